@@ -108,11 +108,15 @@ def starter(model: Path, root: Path) -> Iterator[Callable[..., Served]]:
         sentence = [*texts.load(model).encode(SENTENCE), 2]
 
         def begin(
-            *arguments: str, loaded: bool = True, other: Path | None = None, pools: Pools | None = None
+            *arguments: str,
+            loaded: bool = True,
+            other: Path | None = None,
+            pools: Pools | None = None,
+            max_model_len: int = 512,
         ) -> Served:
             place = root / f"engine-{len(list(root.iterdir()))}"
             place.mkdir()
-            engine = ScriptedEngine(place, lambda request: sentence, pools=pools)
+            engine = ScriptedEngine(place, lambda request: sentence, pools=pools, max_model_len=max_model_len)
             served = Served(other or model, engine, *arguments)
             stack.callback(served.close)
             if loaded:

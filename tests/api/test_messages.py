@@ -375,7 +375,6 @@ BAD = [
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f"}]}]},
      "input is missing"),
     ({"system": 5}, "system"),
-    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
     ({"tools": TOOLS}, "--enable-auto-tool-choice"),
     ({"tool_choice": {"type": "any"}}, "tools is empty"),
     ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "name is missing; tool needs it"),

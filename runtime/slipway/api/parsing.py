@@ -158,7 +158,7 @@ def check_tools(body: ChatRequest, settings: Settings) -> None:
     """Raises ApiError for a choice that cannot be made."""
     choice = body.tool_choice
     if not body.tools:
-        if choice not in (None, "none"):
+        if choice not in (None, "none", "auto"):
             message = "tool_choice asks for a tool, and tools is empty."
             raise ApiError(message, param="tool_choice", code="invalid_value")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from bisect import bisect_left, bisect_right
@@ -23,6 +24,9 @@ from slipway.api.protocol.response_answers import (
     ArgumentsDone,
     ContentPartAdded,
     ContentPartDone,
+    CustomCallItem,
+    CustomInputDelta,
+    CustomInputDone,
     ErrorEvent,
     FunctionCallItem,
     IncompleteDetails,
@@ -67,6 +71,7 @@ class ResponseAnswer(PartsAnswer):
         self._response = described(body, run, stored=turns is not None)
         self._turns = turns
         self._format = logprob_format(front, body, run)
+        self._customs = {one.name for one in body.tools or () if one.type == "custom"}
         self._ids: list[str] = []
         """Of the items."""
         self._waiting: list[ChatTokenLogprob] = []
@@ -91,7 +96,7 @@ class ResponseAnswer(PartsAnswer):
         self._ids[part.index :] = [_PREFIXES[part.kind] + uuid.uuid4().hex]
         item = self._item(part, "in_progress")
         added = OutputItemAdded(output_index=part.index, item=item)
-        if isinstance(item, FunctionCallItem):
+        if isinstance(item, FunctionCallItem | CustomCallItem):
             return self._numbered(added)
         item.content = []
         return self._numbered(added, ContentPartAdded(**self._place(part), part=self._content(part)))
@@ -105,6 +110,8 @@ class ResponseAnswer(PartsAnswer):
                 return self._numbered(OutputTextDelta(**place, delta=text, logprobs=logprobs))
             case "reasoning":
                 return self._numbered(ReasoningDelta(**place, delta=text))
+            case "call" if part.name in self._customs:
+                return []  # it is told in one piece, when the JSON around it is complete
             case "call":
                 return self._numbered(ArgumentsDelta(**place, delta=text))
 
@@ -118,6 +125,11 @@ class ResponseAnswer(PartsAnswer):
                 done = [OutputTextDone(**place, text=text, logprobs=part.logprobs)]
             case "reasoning":
                 done = [ReasoningDone(**place, text=text)]
+            case "call" if isinstance(item, CustomCallItem):
+                done = [
+                    CustomInputDelta(**place, delta=item.input),
+                    CustomInputDone(**place, input=item.input),
+                ]
             case "call":
                 done = [ArgumentsDone(**place, name=part.name, arguments=text)]
         if part.kind != "call":
@@ -188,6 +200,9 @@ class ResponseAnswer(PartsAnswer):
 
     def _item(self, part: Part, status: Status) -> OutputItem:
         own_id = self._ids[part.index]
+        if part.kind == "call" and part.name in self._customs:
+            said = custom_input(part.text)
+            return CustomCallItem(id=own_id, status=status, call_id=part.call_id, name=part.name, input=said)
         if part.kind == "call":
             return FunctionCallItem(
                 id=own_id, status=status, call_id=part.call_id, name=part.name, arguments=part.text
@@ -210,6 +225,18 @@ def split(
     return waiting[first : last + 1], waiting[last + 1 :]
 
 
+def custom_input(arguments: str) -> str:
+    """The text that a custom tool is called with; of arguments that are no such object, all."""
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    texts = [*found.values()] if isinstance(found, dict) else []
+    if len(texts) > 1 and "input" in found:
+        texts = [found["input"]]
+    return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else arguments
+
+
 def described(body: ResponsesRequest, run: Run, *, stored: bool) -> ResponseObject:
     """A response before it says anything: what was asked for, and what holds where nothing was."""
     params, choice = run.order.prompts[0].params, body.tool_choice
@@ -224,7 +251,7 @@ def described(body: ResponsesRequest, run: Run, *, stored: bool) -> ResponseObje
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,
         max_tool_calls=body.max_tool_calls,
-        tools=[dict(tool) for tool in body.tools or ()],
+        tools=[tool.shown for tool in body.tools or ()],
         tool_choice="auto" if choice is None else choice if isinstance(choice, str) else dict(choice),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         text={"format": {name.rstrip("_"): value for name, value in form or _TEXT if value is not None}},

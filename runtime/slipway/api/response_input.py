@@ -17,9 +17,10 @@ from slipway.api.protocol.chat import ChatRequest, Json
 from slipway.api.protocol.responses import (
     InputItem,
     InputPart,
-    NamedFunctionTool,
+    NamedToolParam,
     ResponsesRequest,
     TextFormat,
+    ToolParam,
 )
 
 NAMES = {
@@ -32,6 +33,13 @@ NAMES = {
 """Fields of a chat request → what they are called here."""
 
 
+_CUSTOM = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""What a custom tool takes, as the parameters of a function."""
 ANSWER_SHARE = 4
 """Of the context, one part in so many is left for an answer without a maximum where its input is cut."""
 
@@ -48,7 +56,7 @@ def chat_of(body: ResponsesRequest, messages: Sequence[Json], max_model_len: int
         **shared,
         messages=[*instructions, *messages],
         max_tokens=body.max_output_tokens,
-        tools=[tool(one.name, one.description, one.parameters, one.strict) for one in body.tools or ()],
+        tools=[_tool(one) for one in body.tools or ()],
         tool_choice=_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=effort,
@@ -61,8 +69,18 @@ def chat_of(body: ResponsesRequest, messages: Sequence[Json], max_model_len: int
     return chat
 
 
-def _choice(choice: str | NamedFunctionTool | None) -> str | Json | None:
-    if isinstance(choice, NamedFunctionTool):
+def _tool(offered: ToolParam) -> Json:
+    if offered.type == "function":
+        return tool(offered.name, offered.description, offered.parameters, offered.strict)
+    form = offered.format or {}
+    said = [offered.description or ""]
+    if isinstance(definition := form.get("definition"), str):
+        said.append(f"The input is written by this {form.get('syntax', 'lark')} grammar:\n{definition}")
+    return tool(offered.name, "\n\n".join(filter(None, said)), _CUSTOM, None)
+
+
+def _choice(choice: str | NamedToolParam | None) -> str | Json | None:
+    if isinstance(choice, NamedToolParam):
         return {"type": "function", "function": {"name": choice.name}}
     return choice
 
@@ -97,7 +115,7 @@ def _message(item: InputItem, place: str) -> Json:
     if item.type == "message":
         return {"role": item.role, "content": content_of(_texts(item.content, f"{place}.content"))}
     output = content_of(_texts(item.output, f"{place}.output"))
-    return {"role": "tool", "tool_call_id": item.call_id, "content": output}
+    return {"role": "tool", "tool_call_id": item.call_id or item.id, "content": output}
 
 
 def _texts(parts: Sequence[InputPart] | None, place: str) -> list[str]:
@@ -133,8 +151,13 @@ class _Turn:
         return item.type == "message" and bool(self._texts)
 
     def add(self, item: InputItem, place: str) -> None:
-        if item.type == "function_call":
-            self._calls.append(tool_call(item.call_id or "", item.name or "", item.arguments or ""))
+        called: dict[str, tuple[str, str | Json]] = {
+            "function_call": (item.name or "", item.arguments or ""),
+            "custom_tool_call": (item.name or "", {"input": item.input}),
+            "local_shell_call": ("local_shell", item.action or {}),
+        }
+        if item.type in called:
+            self._calls.append(tool_call(item.call_id or "", *called[item.type]))
             return
         said = _texts(item.content, f"{place}.content")
         if item.type == "reasoning":

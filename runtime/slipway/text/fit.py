@@ -10,7 +10,15 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any, Literal
 
-from slipway.text.messages import Message, arguments_as_object, arguments_as_text, copied, flat, parts
+from slipway.text.messages import (
+    REASONING,
+    Message,
+    arguments_as_object,
+    arguments_as_text,
+    copied,
+    flat,
+    parts,
+)
 from slipway.text.sandbox import OverLimit, TemplateError
 
 Chat = list[dict[str, Any]]
@@ -55,7 +63,7 @@ class Fit:
 
     def others(self, chat: Chat) -> Iterator[Chat]:
         """The same chat in forms that stricter templates take, for one that has refused it."""
-        for change in (_with_short_ids, _with_joined_turns, _with_answered_results):
+        for change in _STRICTER:
             changed = change(chat)
             if changed != chat:
                 chat = changed
@@ -280,3 +288,17 @@ def _with_answered_results(chat: Chat) -> Chat:
             changed.append({"role": "assistant", "content": type(message["content"])()})
         changed.append(message)
     return changed
+
+
+def _with_content_or_reasoning(chat: Chat) -> Chat:
+    """Content alone beside calls, as gpt-oss's template demands it."""
+    return [
+        {name: value for name, value in message.items() if name not in REASONING}
+        if message.get("tool_calls") and message["content"]
+        else message
+        for message in chat
+    ]
+
+
+_STRICTER = (_with_content_or_reasoning, _with_short_ids, _with_joined_turns, _with_answered_results)
+"""What templates demand and say only by refusing; each change is kept for the next try."""

@@ -10,7 +10,7 @@ from slipway.text.sandbox import TemplateError
 
 Message = Mapping[str, Any]
 
-_REASONING = ("reasoning_content", "reasoning", "thinking")
+REASONING = ("reasoning_content", "reasoning", "thinking")
 """Names of a message's reasoning; templates read the first or the last, clients send any."""
 _DEEPEST = 100
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -113,7 +113,7 @@ def arguments_as_text(given: Any) -> str:
 
 
 def _name_reasoning(message: dict[str, Any]) -> None:
-    reasoning = next((message[name] for name in _REASONING if name in message), None)
+    reasoning = next((message[name] for name in REASONING if name in message), None)
     if reasoning is not None:
-        for name in _REASONING:
+        for name in REASONING:
             message.setdefault(name, reasoning)

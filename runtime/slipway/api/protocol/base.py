@@ -3,6 +3,7 @@ at fault, where one error for each would take seconds and a gigabyte."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -28,6 +29,8 @@ from pydantic_core.core_schema import (
 )
 
 from slipway.api.errors import ApiError, not_supported
+
+logger = logging.getLogger("slipway.api")
 
 MAX_PROMPT_TOKENS = 1 << 20
 MAX_TEXT = 32 << 20
@@ -157,6 +160,40 @@ class OrText:
 
     def _listed(self, value: object) -> object:
         return [self.member(value)] if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Marks a list of things that have a `type`, of which it keeps those of these kinds.
+
+    Clients send what other servers can do. Each kind that is left out is logged once.
+
+    refused  kinds that it keeps, too, so that they are refused: without them the answer would be wrong
+    """
+
+    what: str
+    kinds: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_before_validator_function(self._kept, handler(source))
+
+    def _kept(self, value: object) -> object:
+        return [member for member in value if self._keeps(member)] if isinstance(value, list) else value
+
+    def _keeps(self, member: object) -> bool:
+        kind = member.get("type") if isinstance(member, dict) else None
+        if not isinstance(kind, str) or kind in self.kinds or kind in self.refused:
+            return True
+        seen = (self.what, kind[:64])
+        if seen not in _left_out and len(_left_out) < MAX_KINDS_LOGGED:
+            _left_out.add(seen)
+            logger.warning("%s of type %r are left out of requests: this server has no use for them", *seen)
+        return False
+
+
+MAX_KINDS_LOGGED = 256
+_left_out: set[tuple[str, str]] = set()
 
 
 class Body(BaseModel):

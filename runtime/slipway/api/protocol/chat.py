@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints
 
 from slipway.api.errors import ApiError
-from slipway.api.protocol.base import Body, Count, Int, Name, Text, Unbuilt, or_say
+from slipway.api.protocol.base import Body, Count, Int, Known, Name, Text, Unbuilt, or_say
 from slipway.api.protocol.common import Generation
 
 MAX_MESSAGES = 4096
@@ -65,7 +65,10 @@ class NamedTool(Body):
 class TemplateFields(Body):
     """What the chat template is told beside the messages."""
 
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: (
+        Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True), Known("tools", ("function",))]
+        | None
+    ) = None
     documents: Annotated[list[Json], Field(max_length=1024, fail_fast=True)] | None = None
     chat_template: Text | None = None
     chat_template_kwargs: Annotated[Json, Field(max_length=256)] | None = None

@@ -8,7 +8,18 @@ from typing import Annotated, Any, ClassVar, Literal, NotRequired
 from pydantic import ConfigDict, Field, StringConstraints
 from typing_extensions import TypedDict
 
-from slipway.api.protocol.base import Body, Int, Kinded, ModelName, Name, OrText, Stops, Text, Unbuilt
+from slipway.api.protocol.base import (
+    Body,
+    Int,
+    Kinded,
+    Known,
+    ModelName,
+    Name,
+    OrText,
+    Stops,
+    Text,
+    Unbuilt,
+)
 from slipway.api.protocol.chat import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Json
 from slipway.api.protocol.common import OneOutput
 
@@ -42,9 +53,18 @@ class BlockParam(TypedDict):
     is_error: NotRequired[bool | None]
 
 
+_BLOCKS = Known(
+    "content blocks",
+    ("text", "thinking", "tool_use", "tool_result"),
+    refused=("image", "document", "search_result", "container_upload"),
+)
+
+
 class MessageParam(Body):
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[BlockParam], Field(max_length=MAX_PARTS, fail_fast=True), OrText(as_block)]
+    content: Annotated[
+        list[BlockParam], Field(max_length=MAX_PARTS, fail_fast=True), _BLOCKS, OrText(as_block)
+    ]
 
 
 class ToolParam(Body):
@@ -93,7 +113,10 @@ class Conversation(Body):
 
     messages: Annotated[list[MessageParam], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
     system: Texts | None = None
-    tools: Annotated[list[ToolParam], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: (
+        Annotated[list[ToolParam], Field(max_length=MAX_TOOLS, fail_fast=True), Known("tools", ("custom",))]
+        | None
+    ) = None
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputConfig | None = None

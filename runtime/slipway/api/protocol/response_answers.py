@@ -43,7 +43,15 @@ class FunctionCallItem(AnswerPart, kw_only=True, tag_field="type", tag="function
     arguments: str
 
 
-OutputItem = OutputMessage | ReasoningItem | FunctionCallItem
+class CustomCallItem(AnswerPart, kw_only=True, tag_field="type", tag="custom_tool_call"):
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    input: str
+
+
+OutputItem = OutputMessage | ReasoningItem | FunctionCallItem | CustomCallItem
 
 
 class InputTokensDetails(AnswerPart, kw_only=True):
@@ -202,6 +210,14 @@ class ArgumentsDone(_OfItem, kw_only=True, tag_field="type", tag="response.funct
     arguments: str
 
 
+class CustomInputDelta(_OfItem, kw_only=True, tag_field="type", tag="response.custom_tool_call_input.delta"):
+    delta: str
+
+
+class CustomInputDone(_OfItem, kw_only=True, tag_field="type", tag="response.custom_tool_call_input.done"):
+    input: str
+
+
 ResponseEvent = (
     ResponseCreated
     | ResponseInProgress
@@ -219,4 +235,6 @@ ResponseEvent = (
     | ReasoningDone
     | ArgumentsDelta
     | ArgumentsDone
+    | CustomInputDelta
+    | CustomInputDone
 )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, NotRequired
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, get_args
 
 from pydantic import ConfigDict, Field, StringConstraints
 from typing_extensions import TypedDict
 
-from slipway.api.protocol.base import Body, Int, Kinded, Name, OrText, Text, Unbuilt, or_say
+from slipway.api.protocol.base import Body, Int, Kinded, Known, Name, OrText, Text, Unbuilt, or_say
 from slipway.api.protocol.chat import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, Json
 from slipway.api.protocol.common import OneOutput
 
@@ -55,33 +55,62 @@ class InputItem(Kinded):
         "message": ("role", "content"),
         "function_call": ("call_id", "name", "arguments"),
         "function_call_output": ("call_id", "output"),
+        "custom_tool_call": ("call_id", "name", "input"),
+        "custom_tool_call_output": ("call_id", "output"),
+        "local_shell_call": ("call_id", "action"),
+        "local_shell_call_output": ("output",),
     }
 
-    type: Literal["message", "function_call", "function_call_output", "reasoning"] = "message"
+    type: Literal[
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "local_shell_call",
+        "local_shell_call_output",
+    ] = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: InputParts | None = None
     call_id: Id | None = None
     name: Name | None = None
     arguments: Text | None = None
+    input: Text | None = None
+    action: Json | None = None
+    id: Id | None = None
     output: InputParts | None = None
     summary: Annotated[list[InputPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
     """Of reasoning; read where there is no content."""
 
     @property
     def is_of_assistant(self) -> bool:
-        return self.type in ("reasoning", "function_call") or self.role == "assistant"
+        return self.type == "reasoning" or self.type.endswith("_call") or self.role == "assistant"
 
 
-class FunctionTool(Body):
-    type: Literal["function"]
+ITEMS = Known("input items", get_args(InputItem.model_fields["type"].annotation), refused=("item_reference",))
+
+
+class ToolParam(Body):
+    """A function, or a custom tool: a function that takes one text."""
+
+    type: Literal["function", "custom"]
     name: Name
     description: Text | None = None
     parameters: Json | None = None
     strict: bool | None = None
+    format: Json | None = None
+    """Of a custom tool's text. The model reads it, nothing holds the output to it."""
+
+    @property
+    def shown(self) -> Json:
+        """In the answer."""
+        other = ("parameters", "strict") if self.type == "custom" else ("format",)
+        return {name: value for name, value in self if name not in other}
 
 
-class NamedFunctionTool(Body):
-    type: Literal["function"]
+class NamedToolParam(Body):
+    type: Literal["function", "custom"]
     name: Name
 
 
@@ -103,7 +132,9 @@ class TextOptions(Body):
     verbosity: Annotated[Any, Unbuilt("verbosity of the output", nothing=(None, "medium"))] = None
 
 
-_SUMMARY = Unbuilt("a summary of the reasoning, which is told in full", nothing=(None, "auto"))
+_SUMMARY = Unbuilt(
+    "a summary of the reasoning, which is told in full", nothing=(None, "auto", "concise", "detailed")
+)
 
 
 class ReasoningOptions(Body):
@@ -116,13 +147,23 @@ class ReasoningOptions(Body):
 
 class ResponsesRequest(OneOutput):
     input: Annotated[
-        list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True), OrText(_as_message)
+        list[InputItem],
+        Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True),
+        ITEMS,
+        OrText(_as_message),
     ]
     instructions: Text | None = None
     max_output_tokens: Annotated[Int, Field(ge=1, le=1 << 30)] | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = None
+    tools: (
+        Annotated[
+            list[ToolParam],
+            Field(max_length=MAX_TOOLS, fail_fast=True),
+            Known("tools", ("function", "custom")),
+        ]
+        | None
+    ) = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedFunctionTool | None,
+        Literal["none", "auto", "required"] | NamedToolParam | None,
         or_say('tool_choice should be "none", "auto", "required" or {"type": "function", "name": …}.'),
     ] = None
     parallel_tool_calls: bool | None = None
