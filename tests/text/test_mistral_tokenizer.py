@@ -166,6 +166,21 @@ def test_what_cannot_be_written_is_said(asked: dict[str, Any], message: str, tmp
         tokenizer.chat.write(**asked)
 
 
+def test_what_the_library_refuses_is_written_in_a_form_that_it_takes(tmp_path: Path) -> None:
+    """Roles, places of instructions, ids and arguments as agents send them."""
+    tokenizer = load(write_tekken(tmp_path), mode="mistral")
+    assert tokenizer.chat is not None
+    call = {"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": '{"a'}}
+    said = {"role": "assistant", "content": "Yo", "tool_calls": []}
+    chat = [{"role": "developer", "content": "Be brief."}, USER, USER, said, USER]
+    written = tokenizer.chat.write([*chat[:-1], {"role": "system", "content": "On a train."}, USER]).text
+    assert written.startswith("<s>[SYSTEM_PROMPT]Be brief.\n\nOn a train.[/SYSTEM_PROMPT][INST]")
+    result = {"role": "tool", "tool_call_id": "toolu_1", "content": "bad arguments"}
+    written = tokenizer.chat.write([*chat, {**said, "tool_calls": [call]}, result, USER]).text
+    assert '"arguments": {"arguments": "{\\"a"}' in written
+    assert "bad arguments" in written
+
+
 def test_half_of_a_character_is_refused(ours: Tokenizer) -> None:
     with pytest.raises(ValueError, match=r"lone surrogate U\+D83D"):
         ours.encode("a\ud83d")

@@ -300,5 +300,29 @@ def _with_content_or_reasoning(chat: Chat) -> Chat:
     ]
 
 
-_STRICTER = (_with_content_or_reasoning, _with_short_ids, _with_joined_turns, _with_answered_results)
+def _with_object_arguments(chat: Chat) -> Chat:
+    """Objects for arguments that are no JSON, as Mistral's library demands them."""
+
+    def strict(call: Any) -> Any:
+        function = call.get("function") if isinstance(call, dict) else None
+        given = function.get("arguments") if isinstance(function, dict) else None
+        if not isinstance(given, str) or arguments_as_object(given) is not None:
+            return call
+        return {**call, "function": {**call["function"], "arguments": {"arguments": given}}}
+
+    return [
+        {**message, "tool_calls": [*map(strict, message["tool_calls"])]}
+        if "tool_calls" in message
+        else message
+        for message in chat
+    ]
+
+
+_STRICTER = (
+    _with_object_arguments,
+    _with_content_or_reasoning,
+    _with_short_ids,
+    _with_joined_turns,
+    _with_answered_results,
+)
 """What templates demand and say only by refusing; each change is kept for the next try."""

@@ -6,6 +6,7 @@ mistral_common, which takes a second. Sources: mistral_common's documentation; t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
 from slipway.text.decoding import byte_alphabet, lower
+from slipway.text.fit import Fit
 from slipway.text.messages import Message, flat, plain
 from slipway.text.sandbox import TemplateError
 from slipway.text.sentencepiece import SentencePieceVocabulary
@@ -130,6 +132,7 @@ class MistralChat:
     def __init__(self, library: MistralTokenizer[Any, Any, Any, Any, Any], tokenizer: Tokenizer) -> None:
         self._library = library
         self._tokenizer = tokenizer
+        self._fit = Fit(lambda chat: self._written(chat).text, "", "auto")
 
     def write(
         self,
@@ -148,11 +151,23 @@ class MistralChat:
         """
         if documents:
             raise TemplateError("The chats of --tokenizer-mode mistral have no place for documents.")
-        chat = [_message(message) for message in messages]
         offered = [plain(tool) for tool in tools] if tools else None
         try:
+            return self._written(messages, offered, continue_final_message=continue_final_message)
+        except TemplateError:
+            chat = self._fit.fitted(messages)
+            for other in (chat, *self._fit.others(chat)):
+                with contextlib.suppress(TemplateError):
+                    return self._written(other, offered, continue_final_message=continue_final_message)
+            raise
+
+    def _written(
+        self, messages: Sequence[Message], tools: Any = None, *, continue_final_message: bool = False
+    ) -> WrittenChat:
+        chat = [_message(message) for message in messages]
+        try:
             asked: Any = ChatCompletionRequest.from_openai(
-                chat, offered, continue_final_message=continue_final_message
+                chat, tools, continue_final_message=continue_final_message
             )
             ids: list[int] = self._library.encode_chat_completion(asked).tokens
         except Exception as error:  # the library asserts, and raises what comes
