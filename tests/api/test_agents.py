@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from serving import Served, prompt, says
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "text"))
-import families
+import chat_templates
 
 AUTO = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 CUT = '{"path": "a.py", "text": "once upo'
@@ -24,7 +21,7 @@ SCHEMA: dict[str, Any] = {
     "required": ["path"],
     "additionalProperties": False,
 }
-TEMPLATES = {**families.ALL, "the model's own": None}
+TEMPLATES = {**chat_templates.ALL, "the model's own": None}
 
 
 def text(*said: str, kind: str = "text") -> list[dict[str, str]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import families
 import pytest
 
+import chat_templates
 from slipway.text.template import ChatTemplate
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
@@ -54,7 +54,7 @@ def test_an_empty_list_of_calls_is_no_calls() -> None:
     assert prompt(source, HI, {**HELLO, "tool_calls": []}) == "HiHello."
 
 
-@pytest.mark.parametrize("family", families.ALL)
+@pytest.mark.parametrize("family", chat_templates.ALL)
 @pytest.mark.parametrize(
     "messages",
     [
@@ -68,36 +68,36 @@ def test_an_empty_list_of_calls_is_no_calls() -> None:
     ],
 )
 def test_every_family_shows_all_instructions(family: str, messages: list[dict[str, Any]]) -> None:
-    shown = prompt(families.ALL[family], *messages)
+    shown = prompt(chat_templates.ALL[family], *messages)
     for message in messages:
         assert shown.count(message["content"]) == messages.count(message)
 
 
-@pytest.mark.parametrize("family", families.ALL)
+@pytest.mark.parametrize("family", chat_templates.ALL)
 def test_every_family_shows_the_result_of_a_tool(family: str) -> None:
-    shown = prompt(families.ALL[family], SYSTEM, *calling('{"city": "Oslo"}'), HI)
+    shown = prompt(chat_templates.ALL[family], SYSTEM, *calling('{"city": "Oslo"}'), HI)
     assert "result 0" in shown
     assert "'type'" not in shown
 
 
-@pytest.mark.parametrize("family", families.WITH_TOOLS)
+@pytest.mark.parametrize("family", chat_templates.WITH_TOOLS)
 @pytest.mark.parametrize("arguments", ['{"city": "Oslo"}', {"city": "Oslo"}, '"{\\"city\\": \\"Oslo\\"}"'])
 def test_every_family_shows_arguments_in_its_own_way(family: str, arguments: Any) -> None:
-    shown = prompt(families.WITH_TOOLS[family], *calling(arguments))
+    shown = prompt(chat_templates.WITH_TOOLS[family], *calling(arguments))
     assert "city" in shown
     assert "Oslo" in shown
     assert "'city'" not in shown
     assert '\\"city' not in shown or isinstance(arguments, str)
 
 
-@pytest.mark.parametrize("family", families.WITH_TOOLS)
+@pytest.mark.parametrize("family", chat_templates.WITH_TOOLS)
 def test_every_family_shows_several_calls_at_once(family: str) -> None:
-    shown = prompt(families.WITH_TOOLS[family], *calling('{"city": "Oslo"}', '{"city": "Rome"}'), HI)
+    shown = prompt(chat_templates.WITH_TOOLS[family], *calling('{"city": "Oslo"}', '{"city": "Rome"}'), HI)
     for word in ("Oslo", "Rome", "result 0", "result 1"):
         assert shown.count(word) == 1
 
 
-@pytest.mark.parametrize("family", families.WITH_TOOLS)
+@pytest.mark.parametrize("family", chat_templates.WITH_TOOLS)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -114,7 +114,7 @@ def test_every_family_shows_several_calls_at_once(family: str) -> None:
     ],
 )
 def test_no_arguments_in_a_history_are_refused(family: str, arguments: Any) -> None:
-    shown = prompt(families.WITH_TOOLS[family], *calling(arguments), HI)
+    shown = prompt(chat_templates.WITH_TOOLS[family], *calling(arguments), HI)
     assert "result 0" in shown
     if arguments and arguments.startswith('{"text'):
         assert "once upo" in shown
@@ -143,7 +143,9 @@ def test_instructions_are_merged_in_front_where_the_template_refuses_or_drops_th
 
 
 def test_instructions_go_to_the_user_where_the_template_has_no_place_for_them() -> None:
-    shown = prompt(families.GEMMA2, SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Hi"}]})
+    shown = prompt(
+        chat_templates.GEMMA2, SYSTEM, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
+    )
     assert "<start_of_turn>user\nBe brief.\n\nHi<end_of_turn>" in shown
 
 
@@ -166,7 +168,7 @@ def test_text_stays_text_in_every_role() -> None:
 
 def test_a_list_of_which_the_template_reads_the_first_part_is_joined() -> None:
     system = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
-    assert "one\ntwo\n\nHi" in prompt(families.GEMMA3, {"role": "system", "content": system}, HI)
+    assert "one\ntwo\n\nHi" in prompt(chat_templates.GEMMA3, {"role": "system", "content": system}, HI)
 
 
 @pytest.mark.parametrize("arguments", ['{"city":  "Oslo"}', {"city": "Oslo"}])
