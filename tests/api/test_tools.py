@@ -255,6 +255,10 @@ def test_a_strict_tool_holds_the_calls_that_the_model_decides_on(start: Callable
     whole(served, tools=[*strict, {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}])
     whole(served, tools=strict, parallel_tool_calls=False)
     assert served.engine.requests[-1].grammar not in ("", grammar)
+    # A call outside the marks is held to no schema, so it is none where a tool is strict.
+    says(served, f"```json\n{CALL}\n```")
+    assert both(served, tools=strict)["tool_calls"] == []
+    assert both(served, tools=TOOLS)["tool_calls"] == [["weather", '{"city": "Rome", "days": 2}']]
     # Nothing else is held by it, nor where no tool is strict, or none may be called.
     for fields in ({"tools": TOOLS}, {"tools": strict, "tool_choice": "none"}):
         whole(served, **fields)

@@ -52,6 +52,8 @@ def reading(
     """
     free = body.form is None or body.form[1] == "structural_tag"
     calls = found.calls if free and tools_of(body) and not body.forces_tools else None
+    if calls is not None and held:
+        calls = replace(calls, loose=False)  # a call outside the marks would be held to no schema
     if channels is not None and body.forces_tools:
         calls = HARMONY
     answer = _answer(body, calls, prompt)

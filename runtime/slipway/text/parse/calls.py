@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slipway.text.parse import loose
 from slipway.text.parse.events import Arguments, CallBegin, Content, Event
 from slipway.text.parse.incremental import Incremental
+from slipway.text.parse.json_text import read_value
 from slipway.text.parse.reader import Broken, Reading
 from slipway.text.parse.shapes import Shape, Tools
 from slipway.text.parse.written import Written
@@ -37,6 +39,11 @@ class Section:
     trails: tuple[str, ...] = ()
 
     @property
+    def ends(self) -> tuple[str, ...]:
+        """What ends a call or the section, without punctuation that other text has."""
+        return tuple(one for one in (self.end, self.leaves, *self.trails) if len(one) > 1)
+
+    @property
     def literals(self) -> tuple[str, ...]:
         return (self.enters, self.begin, self.end, *self.between, self.leaves, *self.trails)
 
@@ -49,6 +56,7 @@ class CallFormat:
     bare      an output that begins with one of these is a section from there, without a mark
     implies   each of these in free text begins a section whose mark was left out, where it calls a known tool
     common    of `opens`, those that other text has, too: the first call behind one is of a known tool
+    loose     calls of known tools are read without the marks, too, and need no mark that ends them
     tokens    special tokens that are to stay in the text, beside those of the sections
     written   how calls are written where a tool is strict, each of the ways; none where that holds nothing
     channels  calls are messages among others: its parser tells reasoning, too
@@ -59,6 +67,7 @@ class CallFormat:
     bare: tuple[str, ...] = ()
     implies: tuple[str, ...] = ()
     common: tuple[str, ...] = ()
+    loose: bool = False
     tokens: tuple[str, ...] = ()
     written: tuple[Written, ...] = ()
     channels: bool = False
@@ -85,6 +94,9 @@ class CallParser(Incremental):
         self._space = ""
         """White space at the end of the content so far: none where a call follows."""
         self._call: OpenCall | None = None
+        self._loose = loose.OPENS if format_.loose and tools else ()
+        literals = (literal for section in format_.sections for literal in section.ends)
+        self._closes = tuple(dict.fromkeys(filter(None, literals)))
         super().__init__()
 
     @property
@@ -107,11 +119,15 @@ class CallParser(Incremental):
                 yield from self._calls("")
         while self._call is None:
             reader.passing = True
-            marker = yield from reader.before((*opens, *implies), self._say)
+            marker = yield from reader.before((*opens, *implies, *self._loose), self._say)
             reader.passing = False
             if marker is None:
                 break
-            yield from self._calls("" if marker in implies else marker)
+            if marker in opens or marker in implies:
+                yield from self._calls("" if marker in implies else marker)
+            else:
+                reader.forget()
+                yield from self._loose_calls("")
         if self._call is None and not self.num_calls:
             self._tell_space()
 
@@ -127,8 +143,63 @@ class CallParser(Incremental):
             if self._call is not None and self._call.begun:
                 return  # it stays open: nothing follows
             self._call = None
-            reader.at = (len(marker) or 1) if self.num_calls == num_calls else 0
+            reader.at = 0
+            if self.num_calls > num_calls:
+                yield from self._skip_ends()
+            elif self._loose:
+                yield from self._loose_calls(marker)
+            else:
+                self._say_first(marker)
+
+    def _loose_calls(self, marker: str) -> Reading[None]:
+        """Calls outside the marks; what turns out to be none is content."""
+        reader, opens = self._reader, self._format.opens
+        try:
+            calls = yield from loose.read_loose(reader, self.tools, opens, self._closes)
+        except Broken:
+            if not marker and reader.text[0] in "{[":
+                yield from self._say_value()
+            else:
+                self._say_first(marker)
+            return
+        for kept in calls:
+            call = OpenCall(self)
+            call.begin(kept.name, kept.id)
+            call.arguments("".join(kept.parts))
+        reader.forget()
+        yield from reader.skip_space()
+        self._space = reader.text[: reader.at]
+
+    def _say_first(self, marker: str) -> None:
+        """What has been looked at is content to the end of the mark, or in its first character alone."""
+        self._reader.at = len(marker) or 1
+        self._say(self._reader.text[: self._reader.at])
+
+    def _say_value(self) -> Reading[None]:
+        """Another JSON value is content as it arrives: what looks like a call in it is a part of it."""
+        reader = self._reader
+        reader.at = 0
+        value = read_value(reader, lambda text: None)
+        over = False
+        while not over:
+            try:
+                over = next(value, self) is self
+            except Broken:
+                over = True
             self._say(reader.text[: reader.at])
+            reader.forget()
+            if not over:
+                yield
+
+    def _skip_ends(self) -> Reading[None]:
+        """What ends the calls of other formats, too, says nothing behind one that is read loosely."""
+        reader = self._reader
+        ends = (*self._closes, *loose.CLOSES) if self._loose else ()
+        yield from reader.skip_space()
+        while (yield from reader.take_one(ends)) is not None:
+            reader.forget()
+            yield from reader.skip_space()
+        self._space = reader.text[: reader.at]
 
     def _section(self, *, bare: bool) -> Reading[None]:
         """Raises Broken where a part of it is missing, but for what ends it at the output's end."""
@@ -151,6 +222,7 @@ class CallParser(Incremental):
             yield from reader.skip_space()
             parted = yield from reader.take_one(section.between)
             if not section.leaves and parted is None:
+                reader.at = 0
                 break
         if self.num_calls == num_calls:
             raise Broken("there is no call")
@@ -159,7 +231,7 @@ class CallParser(Incremental):
         while (yield from reader.take_one(section.trails)) is not None:
             reader.forget()
             yield from reader.skip_space()
-        self._space = reader.text[: reader.at]
+        yield from self._skip_ends()
 
     def _left(self, section: Section) -> Reading[bool]:
         """Whether the section is over: by its own end, or by that of the output."""
@@ -172,9 +244,13 @@ class CallParser(Incremental):
     def _end(self, literal: str) -> Reading[None]:
         """What stands behind a call; a model may leave it out where its output ends there."""
         if literal:
+            end = self._reader.at
             yield from self._reader.skip_space()
-            if (yield from self._reader.peek()):
-                yield from self._reader.expect(literal)
+            if not (yield from self._reader.peek()) or (yield from self._reader.take(literal)):
+                return
+            if not self._loose:
+                raise Broken(f"{literal!r} is missing")
+            self._reader.at = end
 
     def _say(self, text: str) -> None:
         """Content, of which white space at its end is kept until more follows."""

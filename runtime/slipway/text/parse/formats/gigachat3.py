@@ -16,5 +16,6 @@ FORMATS = {
         ("function call<|role_sep|>", "function call", "<|function_call|>"),
         (Section(JsonCall()),),
         common=("function call",),
+        loose=True,
     )
 }

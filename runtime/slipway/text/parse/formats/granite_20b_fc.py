@@ -13,6 +13,7 @@ FORMATS = {
     "granite-20b-fc": CallFormat(
         ("<function_call>",),
         (Section(JsonCall()),),
+        loose=True,
         written=(Written(("<function_call>", " ")),),
     )
 }

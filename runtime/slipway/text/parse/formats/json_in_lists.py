@@ -14,7 +14,9 @@ def listed(*opens: str, closes: str = "", bare: bool = False) -> CallFormat:
     trails = (closes,) if closes else ()
     section = Section(JsonCall(), enters="[", between=(",",), leaves="]", trails=trails)
     written = Written((opens[0], "["), between=", ", closes=("]", *trails))
-    return CallFormat(opens, (section,), bare=("[",) if bare else (), written=() if bare else (written,))
+    return CallFormat(
+        opens, (section,), bare=("[",) if bare else (), loose=True, written=() if bare else (written,)
+    )
 
 
 FORMATS = {

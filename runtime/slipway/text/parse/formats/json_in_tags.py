@@ -14,7 +14,7 @@ from slipway.text.parse.written import LINE_END, NAME, Written
 
 def tagged(opens: str, closes: str) -> CallFormat:
     written = Written((opens, LINE_END), closes=(LINE_END, closes))
-    return CallFormat((opens,), (Section(JsonCall(), end=closes),), written=(written,))
+    return CallFormat((opens,), (Section(JsonCall(), end=closes),), loose=True, written=(written,))
 
 
 HERMES = tagged("<tool_call>", "</tool_call>")
@@ -29,6 +29,7 @@ FORMATS = {
     "internlm": CallFormat(
         ("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
         (Section(JsonCall(), end="<|action_end|>"),),
+        loose=True,
         tokens=("<|action_start|>", "<|plugin|>"),
         written=(
             Written(

@@ -13,6 +13,7 @@ LLAMA = CallFormat(
     ("<|python_tag|>",),
     (Section(JsonCall(needs_arguments=True), between=(";", ",")),),
     bare=("{",),
+    loose=True,
     written=(Written(("<|python_tag|>",), (f'{{"name": "{NAME}", "parameters": ',), between="; ", bare="{"),),
 )
 

@@ -16,6 +16,7 @@ FORMATS = {
     "minimax_m1": CallFormat(
         ("<tool_calls>",),
         (Section(JsonCall(), leaves="</tool_calls>"),),
+        loose=True,
         written=(Written(("<tool_calls>", "\n"), between="\n", closes=("\n", "</tool_calls>")),),
     )
 }

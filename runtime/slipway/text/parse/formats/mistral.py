@@ -19,6 +19,7 @@ FORMATS = {
             Section(JsonCall(), enters="[", between=(",",), leaves="]"),
             Section(NamedJson(separators=("[ARGS]",), before_id="[CALL_ID]")),
         ),
+        loose=True,
         tokens=("[ARGS]", "[CALL_ID]"),
         written=(
             Written(("[TOOL_CALLS]", re.compile(r" ?\[")), between=", ", closes=("]",)),

@@ -19,5 +19,6 @@ FORMATS = {
         ),
         bare=("[",),
         common=("```json",),
+        loose=True,
     )
 }
