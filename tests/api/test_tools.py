@@ -436,6 +436,63 @@ def test_parsers_that_cannot_read_one_output_are_refused(scripted_model: Path) -
             formats(api_settings(resolve(arguments, {}), read({})), load(scripted_model))
 
 
+HERMES = """{%- if tools and not messages %}{{ tools | tojson }}
+{{ '<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>' }}{% endif %}
+{%- for message in messages %}{{ message.content }}{% endfor %}"""
+THINKS = (
+    HERMES + "{% if '</think>' in '' %}{% endif %}{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
+)
+REASONED = {"content": "", "reasoning_content": "", "tool_calls": [], "finish_reason": "tool_calls"}
+
+
+def test_a_template_of_a_known_family_needs_no_arguments(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", logger="slipway.api"):
+        served = start("--chat-template", HERMES)
+    assert "--tool-call-parser hermes: its chat template has <tool_call>" in caplog.text
+    says(served, TAGGED)
+    found = both(served, tools=TOOLS)
+    assert found == REASONED | {"tool_calls": [["weather", '{"city": "Rome", "days": 2}']]}
+    says(served, f"```json\n{CALL}\n```")
+    assert both(served, tools=TOOLS) == found
+
+
+def test_a_template_that_begins_reasoning_needs_no_argument_for_it(start: Callable[..., Served]) -> None:
+    served = start("--chat-template", THINKS)
+    says(served, "I call.</think>", TAGGED)
+    found = both(served, tools=TOOLS)
+    assert (found["reasoning_content"], len(found["tool_calls"])) == ("I call.", 1)
+    served = start("--chat-template", THINKS, "--reasoning-parser", "")
+    says(served, "I say.</think>", "Hi")
+    assert both(served)["content"] == "I say.</think>Hi"
+
+
+def test_arguments_go_before_what_the_template_says(start: Callable[..., Served]) -> None:
+    served = start("--chat-template", HERMES, "--tool-call-parser", "pythonic")
+    says(served, "[now()]")
+    assert both(served, tools=TOOLS)["tool_calls"] == [["now", "{}"]]
+    says(served, TAGGED)
+    assert both(served, tools=TOOLS)["content"] == TAGGED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "does not show tools"),
+        (("--chat-template", HERMES.replace("<tool_call>", "<TOOL>")), "shows no format that is known"),
+        (("--chat-template", HERMES, "--tool-call-parser", ""), "--tool-call-parser is empty"),
+    ],
+)
+def test_auto_is_refused_with_its_reason_where_no_parser_is_certain(
+    start: Callable[..., Served], arguments: tuple[str, ...], why: str
+) -> None:
+    served = start(*arguments)
+    with pytest.raises(openai.BadRequestError, match=f"needs a server started with .*{why}"):
+        whole(served, tools=TOOLS)
+    assert served.post("/v1/chat/completions", {"model": MODEL, "messages": SAY}).status_code == 200
+
+
 @pytest.mark.slow
 def test_a_real_model_calls_what_it_has_to(demo_model: Path) -> None:
     with live_server(demo_model, "--max-model-len", "1024", "--disable-log-requests") as server:

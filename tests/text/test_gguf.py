@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from make_vectors import PRE_TOKENIZERS, digest, library_files
 from texts import COUNT, texts
 
-from slipway.api.texts import _of_gguf
+from slipway.api.texts import _gguf_metadata, _sampling
 from slipway.load.gguf import header
 from slipway.text import gguf
 from slipway.text.open import load
@@ -127,7 +127,9 @@ def test_sampling_that_a_file_asks_for_is_the_default(
     writer.write_tensors_to_file()
     writer.close()
     sampling = {"temperature": 0.6, "top_p": 0.95, "repetition_penalty": 1.1, "top_k": 20}
-    assert _of_gguf(tmp_path / "model.gguf") == _of_gguf(tmp_path) == sampling
+    for path in (tmp_path, tmp_path / "model.gguf"):
+        assert _sampling(_gguf_metadata(path)) == sampling
+        assert _gguf_metadata(path)["general.architecture"] == "llama"
     assert "general.sampling.mirostat have no counterpart here and are not used." in caplog.messages[0]
 
 

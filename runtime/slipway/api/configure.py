@@ -215,10 +215,14 @@ class Settings:
     guided_decoding_disable_fallback: bool
     guided_decoding_disable_any_whitespace: bool
     guided_decoding_disable_additional_properties: bool
-    enable_auto_tool_choice: bool
+    enable_auto_tool_choice: bool | None
+    """None: where it is known how the model writes calls."""
     tool_call_parser: str | None
+    chooses_tool_call_parser: bool
+    """The argument is not given, so the model says which it is."""
     tool_parser_plugin: str | None
     reasoning_parser: str | None
+    chooses_reasoning_parser: bool
     enable_prompt_tokens_details: bool
     enable_tokenizer_info_endpoint: bool
     return_tokens_as_token_ids: bool
@@ -270,13 +274,18 @@ class Settings:
 
 def api_settings(arguments: Arguments, environment: Environment) -> Settings:
     adapters = arguments["enable_lora"]
+    given = arguments.given
+    auto_tools = arguments["enable_auto_tool_choice"] if "enable_auto_tool_choice" in given else None
     derived: dict[str, Any] = {
         "served_names": tuple(arguments["served_model_name"] or [arguments["model"]]),
         "override_generation_config": arguments["override_generation_config"] or {},
         "adapters": _adapters(arguments),
         "max_loras": arguments["max_loras"] if adapters else 0,
         "updates_loras": adapters and environment.allow_runtime_lora_updating,
-        "seed": arguments["seed"] if "seed" in arguments.given else None,
+        "seed": arguments["seed"] if "seed" in given else None,
+        "enable_auto_tool_choice": auto_tools,
+        "chooses_tool_call_parser": "tool_call_parser" not in given,
+        "chooses_reasoning_parser": "reasoning_parser" not in given,
         "priorities": arguments["scheduling_policy"] == "priority",
         "api_keys": tuple(arguments["api_key"] or ()),
         "batch_size_interval": max(environment.log_batchsize_interval, 0.0),

@@ -1,7 +1,8 @@
-"""How the model's outputs are read, as the server was told."""
+"""How the model's outputs are read: as the arguments say, else by what the model is known to write."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,16 +10,26 @@ from slipway.api.configure import Settings
 from slipway.exits import BAD_ARGUMENTS, Exit
 from slipway.text.channels import Channels
 from slipway.text.parse.calls import CallFormat
+from slipway.text.parse.families import Choice, calls_parser, reasoning_parser
 from slipway.text.parse.formats import call_format
 from slipway.text.parse.reasoning import FORMATS, ReasoningFormat
 from slipway.text.tokenizer import Tokenizer
 
+logger = logging.getLogger("slipway.api")
+
+_OWN_CHATS = "the model's tokenizer is of mistral_common"
+_NO_TOKENIZER = "the server has no tokenizer"
+
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """What the server was told of its model's outputs."""
+    """What the server knows of its model's outputs."""
 
     calls: CallFormat | None = None
+    auto_tools: bool = False
+    """The model may decide to call tools."""
+    why_no_calls: str = _NO_TOKENIZER
+    """Where no parser of calls was named, and none is certain."""
     reasoning: ReasoningFormat | None = None
     reasoning_ids: tuple[int, int] | None = None
     """The tokens that begin reasoning, or -1, and end it; None where its end is no token of its own."""
@@ -32,31 +43,86 @@ class Formats:
     """Those that grammars can follow; None where the model has not all of their tokens."""
 
 
-def formats(settings: Settings, tokenizer: Tokenizer) -> Formats:
-    """Raises Exit for a parser that is not there, and for two that cannot read one output."""
-    calls = reasoning = None
-    if settings.tool_call_parser is not None:
-        plugin = settings.tool_parser_plugin
-        try:
-            calls = call_format(settings.tool_call_parser, Path(plugin).expanduser() if plugin else None)
-        except Exception as error:  # a plugin's own, too
-            message = f"--tool-call-parser {settings.tool_call_parser}: {error}."
-            raise Exit(BAD_ARGUMENTS, message, argument="tool_call_parser") from error
-    if settings.reasoning_parser is not None:
-        reasoning = FORMATS[settings.reasoning_parser]
-    elif calls is not None and calls.channels:
-        reasoning = FORMATS["openai_gptoss"]
+def formats(
+    settings: Settings, tokenizer: Tokenizer, template: str | None = None, model_type: str | None = None
+) -> Formats:
+    """By the arguments, else by the model's chat template and its `model_type`.
+
+    Raises Exit for a parser that is not there, and for two that cannot read one output.
+    """
+    chosen = _calls_parser(settings, tokenizer, template, model_type)
+    calls = _call_format(chosen.parser, settings)
+    reasoning_name = _reasoning_parser(settings, tokenizer, template, model_type, calls)
+    reasoning = None if reasoning_name is None else FORMATS[reasoning_name]
     if calls is not None and reasoning is not None and calls.channels != reasoning.channels:
         message = (
-            f"--tool-call-parser {settings.tool_call_parser} and --reasoning-parser "
-            f"{settings.reasoning_parser} are of different models: openai goes with openai_gptoss alone."
+            f"--tool-call-parser {chosen.parser} and --reasoning-parser {reasoning_name} are of different "
+            "models: openai goes with openai_gptoss alone."
         )
         raise Exit(BAD_ARGUMENTS, message, argument="reasoning_parser")
     ids = None if reasoning is None else _reasoning_ids(reasoning, tokenizer)
     channels = None if reasoning is None or not reasoning.channels else _channels(reasoning, tokenizer)
-    stops = () if reasoning is None else _stops(reasoning, tokenizer)
-    marks = _marks(calls, tokenizer), _marks(reasoning, tokenizer)
-    return Formats(calls, reasoning, ids, stops, *marks, channels)
+    return Formats(
+        calls,
+        auto_tools=calls is not None and settings.enable_auto_tool_choice is not False,
+        why_no_calls=chosen.why,
+        reasoning=reasoning,
+        reasoning_ids=ids,
+        reasoning_stops=() if reasoning is None else _stops(reasoning, tokenizer),
+        call_marks=_marks(calls, tokenizer),
+        reasoning_marks=_marks(reasoning, tokenizer),
+        channels=channels,
+    )
+
+
+def _calls_parser(
+    settings: Settings, tokenizer: Tokenizer, template: str | None, model_type: str | None
+) -> Choice:
+    if not settings.chooses_tool_call_parser:
+        return Choice(settings.tool_call_parser, "--tool-call-parser is empty")
+    if tokenizer.chat is None:
+        chosen = calls_parser(template, model_type)
+    elif tokenizer.token_id("[TOOL_CALLS]") is not None:
+        chosen = Choice("mistral", _OWN_CHATS)
+    else:
+        chosen = Choice(None, f"{_OWN_CHATS}, and has no token [TOOL_CALLS]")
+    if chosen.parser is not None:
+        logger.info("Tool calls are read by --tool-call-parser %s: %s.", chosen.parser, chosen.why)
+    return chosen
+
+
+def _call_format(name: str | None, settings: Settings) -> CallFormat | None:
+    if name is None:
+        return None
+    plugin = settings.tool_parser_plugin
+    try:
+        return call_format(name, Path(plugin).expanduser() if plugin else None)
+    except Exception as error:  # a plugin's own, too
+        message = f"--tool-call-parser {name}: {error}."
+        raise Exit(BAD_ARGUMENTS, message, argument="tool_call_parser") from error
+
+
+def _reasoning_parser(
+    settings: Settings,
+    tokenizer: Tokenizer,
+    template: str | None,
+    model_type: str | None,
+    calls: CallFormat | None,
+) -> str | None:
+    """One that is chosen must fit the parser of calls, which may have been named."""
+    if calls is not None and calls.channels and settings.reasoning_parser is None:
+        return "openai_gptoss"
+    if not settings.chooses_reasoning_parser:
+        return settings.reasoning_parser
+    if tokenizer.chat is None:
+        chosen = reasoning_parser(template, model_type)
+    else:
+        known = tokenizer.token_id("[THINK]") is not None
+        chosen = Choice("mistral" if known else None, f"{_OWN_CHATS}, and has a token [THINK]")
+    if chosen.parser is None or (calls is not None and FORMATS[chosen.parser].channels != calls.channels):
+        return None
+    logger.info("Reasoning is read by --reasoning-parser %s: %s.", chosen.parser, chosen.why)
+    return chosen.parser
 
 
 def _marks(format_: CallFormat | ReasoningFormat | None, tokenizer: Tokenizer) -> frozenset[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -81,10 +81,15 @@ class OwnModels:
     def _new_texts(self, tokenizer: Tokenizer) -> Texts:
         """With a tokenizer of an adapter, whose chats the model's template writes where it has none."""
         of_model = self._texts
-        texts = texts_of(self._settings, tokenizer, of_model.defaults, _eos(of_model))
-        if texts.template is None and not (of_model.tokenizer and of_model.tokenizer.chat):
-            texts = replace(texts, template=of_model.template)
-        return texts
+        own_chats = of_model.tokenizer is not None and of_model.tokenizer.chat is not None
+        return texts_of(
+            self._settings,
+            tokenizer,
+            of_model.defaults,
+            _eos(of_model),
+            model_type=of_model.model_type,
+            template=None if own_chats else of_model.template,
+        )
 
 
 def _digest(folder: Path) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
 from slipway.api.formats import Formats
 from slipway.api.held_tools import ChannelTools, HeldTools, OneTool, RequiredTools, TaggedTools
@@ -156,7 +155,7 @@ def check_budget(body: ChatRequest, model: ServedModel, channels: Channels | Non
     raise ApiError(message, param="thinking_token_budget", code="invalid_value")
 
 
-def check_tools(body: ChatRequest, settings: Settings) -> None:
+def check_tools(body: ChatRequest, found: Formats) -> None:
     """Raises ApiError for a choice that cannot be made."""
     choice = body.tool_choice
     if not body.tools:
@@ -168,10 +167,11 @@ def check_tools(body: ChatRequest, settings: Settings) -> None:
         if choice.function.name not in tools_of(body):
             message = f"tool_choice names {choice.function.name!r}, which is not among the tools."
             raise ApiError(message, param="tool_choice", code="invalid_value")
-    elif choice in (None, "auto") and not settings.enable_auto_tool_choice:
+    elif choice in (None, "auto") and not found.auto_tools:
+        why = "" if found.calls is not None else f"None was chosen for this model: {found.why_no_calls}. "
         message = (
             'tool_choice "auto", the default where tools are given, needs a server started '
-            'with --enable-auto-tool-choice and --tool-call-parser. Send tool_choice: "none" '
+            f'with --enable-auto-tool-choice and --tool-call-parser. {why}Send tool_choice: "none" '
             'to show the tools to the model and take its answer as text, or "required" to have it call one.'
         )
         raise ApiError(message, param="tool_choice", code="invalid_value")

@@ -107,7 +107,7 @@ def _completion_prompt(
 def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, request_id: str) -> Order:
     """Raises ApiError with the field at fault."""
     body.check()
-    check_tools(body, settings)
+    check_tools(body, model.texts.formats)
     check_limits(body, settings, top_logprobs=body.top_logprobs, prompt_logprobs=body.prompt_logprobs)
     params_of = sampling_params(
         body,

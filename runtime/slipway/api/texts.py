@@ -57,6 +57,8 @@ class Texts:
     """How its outputs are read."""
     made: Callable[[str], ChatWriter] | None = None
     """Compiles the template that a request brings; None where requests may bring none."""
+    model_type: str | None = None
+    """The model's architecture, as its configuration or its GGUF file names it."""
 
 
 def read_texts(settings: Settings) -> Texts:
@@ -65,27 +67,42 @@ def read_texts(settings: Settings) -> Texts:
     Raises Exit where there is no such model, it has no tokenizer or a file is malformed.
     """
     try:
-        defaults, eos = _generation_config(settings)
+        path = _located(settings)
+        metadata = _gguf_metadata(path)
     except LoadError as error:
         raise Exit(BY_REASON[error.code], error.message, error.hint, error.argument) from None
+    folder = path if path.is_dir() else path.parent
+    defaults, eos = _generation_config(settings, folder, _sampling(metadata))
     if settings.skip_tokenizer_init:
         return Texts(None, None, defaults, eos, Formats())
-    return texts_of(settings, _tokenizer(settings), defaults, eos)
+    model_type = _read_json(folder, "config.json").get("model_type") or metadata.get("general.architecture")
+    return texts_of(settings, _tokenizer(settings), defaults, eos, model_type=model_type)
 
 
 def texts_of(
-    settings: Settings, tokenizer: Tokenizer, defaults: GenerationDefaults, eos: tuple[int, ...]
+    settings: Settings,
+    tokenizer: Tokenizer,
+    defaults: GenerationDefaults,
+    eos: tuple[int, ...],
+    *,
+    model_type: str | None = None,
+    template: ChatWriter | None = None,
 ) -> Texts:
-    """With that tokenizer. Raises Exit where its chats cannot be written, or outputs not be read."""
+    """With that tokenizer, and that template where it has none.
+
+    Raises Exit where its chats cannot be written, or outputs not be read.
+    """
     eos = tuple(dict.fromkeys((*eos, *tokenizer.eos_token_ids)))
     made = partial(_made, settings, tokenizer)
+    template = _template(settings, tokenizer) or template
     return Texts(
         tokenizer,
-        _template(settings, tokenizer),
+        template,
         defaults,
         eos,
-        formats(settings, tokenizer),
+        formats(settings, tokenizer, None if template is None else template.source, model_type),
         made if settings.trust_request_chat_template else None,
+        model_type,
     )
 
 
@@ -126,11 +143,14 @@ def _made(settings: Settings, tokenizer: Tokenizer, source: str) -> ChatTemplate
     return ChatTemplate(source, content_format=settings.chat_template_content_format, **special)
 
 
-def _generation_config(settings: Settings) -> tuple[GenerationDefaults, tuple[int, ...]]:
-    """The defaults, and the model's own EOS ids, which count whatever --generation-config says."""
-    path = _located(settings)
-    folder = path if path.is_dir() else path.parent
-    of_model = _of_gguf(path) | _read_json(folder, "generation_config.json")
+def _generation_config(
+    settings: Settings, folder: Path, sampling: Mapping[str, Any]
+) -> tuple[GenerationDefaults, tuple[int, ...]]:
+    """The defaults, and the model's own EOS ids, which count whatever --generation-config says.
+
+    sampling  what the weights' own file says of it
+    """
+    of_model = {**sampling, **_read_json(folder, "generation_config.json")}
     match settings.generation_config:
         case "auto":
             named = of_model
@@ -162,14 +182,17 @@ def _defaults(config: Mapping[str, Any]) -> GenerationDefaults:
     return GenerationDefaults(**values, max_new_tokens=checked.max_tokens or None)
 
 
-def _of_gguf(path: Path) -> dict[str, Any]:
-    """What a GGUF file says of sampling; empty for other models."""
+def _gguf_metadata(path: Path) -> Mapping[str, Any]:
+    """Of the model's GGUF file; empty for other models."""
     file = gguf_in(path) if path.is_dir() else path
-    if file is None or file.suffix != ".gguf":
-        return {}
-    found, unused = generation_config(header.read(file).metadata)
+    return header.read(file).metadata if file is not None and file.suffix == ".gguf" else {}
+
+
+def _sampling(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a GGUF file says of sampling."""
+    found, unused = generation_config(metadata)
     if unused:
-        logger.warning("%s: %s have no counterpart here and are not used.", file, ", ".join(unused))
+        logger.warning("The file's %s have no counterpart here and are not used.", ", ".join(unused))
     return found
 
 

@@ -66,7 +66,10 @@ class Frontend:
     """Log no line for each HTTP request."""
 
     enable_auto_tool_choice: bool = arg(False, requires=("tool_call_parser",))
-    """Let the model decide to call tools (tool_choice: auto)."""
+    """Let the model decide to call tools (tool_choice: auto).
+
+    Without it that works where a parser is named, or the chat template shows which one fits the model.
+    """
 
     enable_prompt_tokens_details: bool = arg(False)
     """Put prompt_tokens_details, with the cached tokens, into the usage of answers."""
@@ -205,6 +208,8 @@ class Frontend:
     )
     """How the model's text becomes tool calls; it must fit the model family.
 
+    Without it the parser is chosen by the chat template and the architecture where they leave no doubt; the
+    log says which, and why. An empty name chooses none.
     Another name is accepted where --tool-parser-plugin may define it.
     """
 

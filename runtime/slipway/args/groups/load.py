@@ -149,4 +149,8 @@ class Decoding:
         ),
         open_choices=True,
     )
-    """How reasoning is told from the answer; it must fit the model family. Turns reasoning output on."""
+    """How reasoning is told from the answer; it must fit the model family. Turns reasoning output on.
+
+    Without it the parser is chosen by the chat template and the architecture where they leave no doubt. An
+    empty name chooses none.
+    """
