@@ -134,7 +134,7 @@ def test_calls_are_items_and_their_results_come_back(start: Callable[..., Served
     says(served, "Let me see.\n", CALL, '<tool_call>{"name": "now", "arguments": {}}</tool_call>')
     answer = both(served, input="Weather?", tools=TOOLS)
     text, weather, now = answer.output
-    assert answer.output_text == "Let me see."
+    assert answer.output_text == "Let me see.\n"
     assert isinstance(weather, ResponseFunctionToolCall)
     assert isinstance(now, ResponseFunctionToolCall)
     assert (weather.name, weather.arguments, now.name, now.arguments) == (

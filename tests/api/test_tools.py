@@ -107,7 +107,7 @@ def test_calls_that_the_model_decides_on(start: Callable[..., Served]) -> None:
     says(served, "Let me see.\n", TAGGED, "\n<tool_call>", '{"name": "now", "arguments": {}}</tool_call>')
     found = both(served, tools=TOOLS)
     assert found == {
-        "content": "Let me see.",
+        "content": "Let me see.\n",
         "reasoning_content": "",
         "tool_calls": [["weather", '{"city": "Rome", "days": 2}'], ["now", "{}"]],
         "finish_reason": "tool_calls",

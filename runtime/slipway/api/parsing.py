@@ -55,7 +55,6 @@ def reading(
         calls = replace(calls, loose=False)  # a call outside the marks would be held to no schema
     if channels is not None and body.forces_tools:
         calls = HARMONY
-    answer = _answer(body, calls, prompt)
     kept = frozenset[int]()
     if calls is not None:
         kept = found.reasoning_marks if calls.channels else found.call_marks
@@ -66,7 +65,9 @@ def reading(
         or not form.is_on(variables)
         or (body.is_held and ids is None and channels is None)
     ):
+        answer = _answer(body, calls, prompt)
         return None if answer is Plain else Reading(answer, kept)
+    answer = _answer(body, calls, "")  # what the prompt has begun is read as reasoning
     said, bounds = body.continued, None
     if ids is not None and (held or body.is_held or budget is not None):
         inside = form.begins_inside(prompt, said)

@@ -127,14 +127,14 @@ def test_calls_come_out_as_they_went_in_at_every_cut(name: str, write: Write) ->
 
 
 @EACH_WRITER
-def test_text_round_a_call_is_content_without_the_space_beside_it(name: str, write: Write) -> None:
+def test_text_round_a_call_is_content_with_the_space_in_front_of_it(name: str, write: Write) -> None:
     calls = CASES["one"]
     lone = write(calls)
     if lone[0] not in "[{":  # those have to begin the output
         text = f"  I will look.\n\n{lone}\n"
         whole = events_of(name, text)
         assert calls_in(whole) == calls
-        assert content_in(whole) == "  I will look."
+        assert content_in(whole) == ("  I will look." if call_format(name).trims else "  I will look.\n\n")
         assert [parts for parts in halves(text) if streamed(name, *parts) != whole] == []
     text = f"\n{lone}\nThat was it."
     whole = events_of(name, text)
@@ -222,7 +222,7 @@ def test_a_call_whose_mark_was_left_out_is_of_a_known_tool_alone() -> None:
     known = text.replace("get_whether", "now").replace("city", "zone")
     assert calls_in(events_of("qwen3_coder", known)) == [("now", {"zone": "x"})]
     assert streamed("qwen3_coder", *known) == events_of("qwen3_coder", known)
-    assert content_in(events_of("qwen3_coder", known)) == "Let me see.\nSo."
+    assert content_in(events_of("qwen3_coder", known)) == "Let me see.\n\n\nSo."
 
 
 def test_bare_calls_are_of_known_tools_alone() -> None:
@@ -298,7 +298,7 @@ def test_all_text_behind_a_call_that_breaks_is_kept_for_a_whole_answer(size: int
     for at in range(0, len(text), size):
         parser.push(text[at : at + size])
     parser.finish()
-    assert parser.broken_off == text.removeprefix("Sure.")
+    assert parser.broken_off == text.removeprefix("Sure. ")
 
 
 def test_a_number_without_end_costs_what_it_is_long() -> None:
@@ -308,3 +308,56 @@ def test_a_number_without_end_costs_what_it_is_long() -> None:
     for _ in range(50_000):
         parser.push("3333")
     assert time.process_time() - begun < 2 * SLOWNESS
+
+
+@pytest.mark.parametrize("begins", ["\n\n", " ", ""])
+def test_white_space_alone_in_front_of_a_call_is_no_content(begins: str) -> None:
+    text = begins + WRITE["hermes"](CASES["parallel"]) + "\n"
+    whole = events_of("hermes", text)
+    assert content_in(whole) == ""
+    assert all(streamed("hermes", *parts) == whole for parts in halves(text))
+
+
+THOUGHTS = "<think>\nI might call {}.\n</think>"
+
+
+@EACH_WRITER
+def test_a_call_behind_reasoning_that_nothing_else_reads_is_one(name: str, write: Write) -> None:
+    lone = write(CASES["one"])
+    for thoughts in ("<think>I need it.</think>", "I need it.</think>"):
+        if thoughts[0] == "I" and lone[0] == "{" and not call_format(name).loose:
+            continue
+        text = f"{thoughts}\n\n{lone}"
+        whole = events_of(name, text)
+        assert calls_in(whole) == CASES["one"]
+        assert content_in(whole).strip() == thoughts
+        assert [parts for parts in halves(text) if streamed(name, *parts) != whole] == []
+
+
+@pytest.mark.parametrize(("name", "write"), [(n, w) for n, w in WRITERS if n in ("minimax_m1", "xlam")])
+def test_a_call_within_reasoning_is_left_alone(name: str, write: Write) -> None:
+    thoughts = THOUGHTS.format(write([("now", {})]))
+    for before in ("", "Let me see. "):
+        text = f"{before}{thoughts}\n\n{write(CASES['one'])}"
+        whole = events_of(name, text)
+        assert calls_in(whole) == CASES["one"]
+        assert content_in(whole).strip() == before + thoughts
+        assert [parts for parts in halves(text) if streamed(name, *parts) != whole] == []
+    for text in (thoughts, thoughts.removesuffix("</think>"), f"{thoughts} So no."):
+        assert events_of(name, text) == streamed(name, *text) == [Content(text)]
+
+
+@pytest.mark.parametrize("name", ["minimax_m1", "xlam"])
+def test_reasoning_that_the_prompt_has_begun_is_left_alone(name: str) -> None:
+    text = f"I might {WRITE[name]([('now', {})])}</think>\n{WRITE[name](CASES['one'])}"
+    parser = call_format(name).parser(TOOLS, "<assistant>\n<think>\n")
+    assert calls_in(parsed(parser, text)) == CASES["one"]
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "granite"])
+def test_within_reasoning_only_a_mark_makes_a_call(name: str) -> None:
+    bare = '{"name": "now", "arguments": {}}'
+    text = f"<think>I might say {bare}</think>Hello."
+    assert events_of(name, text) == streamed(name, *text) == [Content(text)]
+    text = f"<think>I call now.\n{WRITE['hermes'](CASES['one'])}"
+    assert calls_in(events_of("hermes", text)) == CASES["one"]

@@ -140,7 +140,7 @@ def test_words_in_front_are_sent_before_the_call_is_known() -> None:
     parser = call_format("hermes").parser(TOOLS, "")
     assert parser.push("I will look:\n```json\n{") == [Content("I will look:")]
     assert parser.push('"name": "now", "arguments": {') == []
-    (begin, _) = parser.push("}}") + parser.push("\n```") + parser.finish()
+    *_, begin, _ = parser.push("}}") + parser.push("\n```") + parser.finish()
     assert begin == CallBegin("now")
 
 

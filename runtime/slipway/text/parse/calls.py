@@ -16,6 +16,9 @@ from slipway.text.parse.reader import Broken, Reading
 from slipway.text.parse.shapes import Shape, Tools
 from slipway.text.parse.written import Written
 
+THINK, THOUGHT = "<think>", "</think>"
+"""Round reasoning that stays in the content, where nothing else reads it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -57,6 +60,9 @@ class CallFormat:
     implies   each of these in free text begins a section whose mark was left out, where it calls a known tool
     common    of `opens`, those that other text has, too: the first call behind one is of a known tool
     loose     calls of known tools are read without the marks, too, and need no mark that ends them
+    thinks    nothing between <think> and </think> is a call, wherever that stands; in other formats marks
+              count there, too, as a model may forget to end its reasoning
+    trims     white space between words and a call behind them is no content
     tokens    special tokens that are to stay in the text, beside those of the sections
     written   how calls are written where a tool is strict, each of the ways; none where that holds nothing
     channels  calls are messages among others: its parser tells reasoning, too
@@ -68,13 +74,15 @@ class CallFormat:
     implies: tuple[str, ...] = ()
     common: tuple[str, ...] = ()
     loose: bool = False
+    thinks: bool = False
+    trims: bool = False
     tokens: tuple[str, ...] = ()
     written: tuple[Written, ...] = ()
     channels: bool = False
 
     def parser(self, tools: Tools, prompt: str) -> CallParser:
         """What reads an output that follows this prompt."""
-        return CallParser(self, tools)
+        return CallParser(self, tools, prompt)
 
     @property
     def markers(self) -> frozenset[str]:
@@ -86,13 +94,17 @@ class CallFormat:
 class CallParser(Incremental):
     """Reads one output."""
 
-    def __init__(self, format_: CallFormat, tools: Tools) -> None:
+    def __init__(self, format_: CallFormat, tools: Tools, prompt: str = "") -> None:
+        """prompt  what the output follows; it may have begun reasoning that nothing else reads"""
         self.tools = tools
         self.num_calls = 0
         """That have begun."""
         self._format = format_
         self._space = ""
-        """White space at the end of the content so far: none where a call follows."""
+        """White space at the end of the content so far, which is kept until more follows."""
+        self._said = False
+        """There is content that is more than white space."""
+        self._thinking = prompt.rstrip().endswith(THINK)
         self._call: OpenCall | None = None
         self._loose = loose.OPENS if format_.loose and tools else ()
         literals = (literal for section in format_.sections for literal in section.ends)
@@ -110,26 +122,52 @@ class CallParser(Incremental):
     def _read(self) -> Reading[None]:
         """The whole output: content, and sections of calls."""
         reader, opens, implies = self._reader, self._format.opens, self._format.implies
-        if self._format.bare:
-            yield from reader.skip_space()
-            self._say(reader.text[: reader.at])
-            begun = yield from reader.take_one((*self._format.bare, *opens))
-            reader.at -= len(begun or "")
-            if begun in self._format.bare:
-                yield from self._calls("")
+        yield from reader.skip_space()
+        self._thinking = (yield from reader.take(THINK)) or self._thinking
+        self._say(reader.text[: reader.at])
+        yield from self._answer()
+        thoughts = (THINK, THOUGHT) if self._format.thinks else (THOUGHT,) if self._format.bare else ()
         while self._call is None:
             reader.passing = True
-            marker = yield from reader.before((*opens, *implies, *self._loose), self._say)
+            marker = yield from reader.before((*opens, *implies, *self._loose, *thoughts), self._say)
             reader.passing = False
             if marker is None:
                 break
-            if marker in opens or marker in implies:
+            if marker in thoughts:
+                self._thinking = marker == THINK
+                reader.at += len(marker)
+                self._say(marker)
+                yield from self._answer()
+            elif marker in opens or marker in implies:
                 yield from self._calls("" if marker in implies else marker)
             else:
                 reader.forget()
                 yield from self._loose_calls("")
         if self._call is None and not self.num_calls:
             self._tell_space()
+
+    def _answer(self) -> Reading[None]:
+        """Reasoning that has begun, to its end, and calls without a mark that the answer may begin with."""
+        reader, opens, bare = self._reader, self._format.opens, self._format.bare
+        while self._thinking and self._call is None:
+            reader.passing = True
+            marks = () if self._format.thinks else opens
+            marker = yield from reader.before((*marks, THOUGHT), self._say)
+            reader.passing = False
+            if marker in opens:
+                yield from self._calls(marker or "")
+                continue
+            self._thinking = False
+            reader.at += len(marker or "")
+            self._say(marker or "")
+        if bare and self._call is None:
+            reader.forget()
+            yield from reader.skip_space()
+            self._say(reader.text[: reader.at])
+            begun = yield from reader.take_one((*bare, *opens))
+            reader.at -= len(begun or "")
+            if begun in bare:
+                yield from self._calls("")
 
     def _calls(self, marker: str) -> Reading[None]:
         """A section from its marker on; what turns out to be none is content."""
@@ -257,6 +295,7 @@ class CallParser(Incremental):
         kept = text.rstrip()
         if kept:
             self._tell_space()
+            self._said = True
             self.tell(Content(kept))
         self._space += text[len(kept) :]
 
@@ -269,7 +308,9 @@ class CallParser(Incremental):
         self._events.append(event)
 
     def begin(self, call: OpenCall) -> None:
-        """A call is sure to be one."""
+        """A call is sure to be one: white space in front of it is content behind words alone."""
+        if self._said and not self.num_calls and not self._format.trims:
+            self._tell_space()
         call.space = self._space
         self._space = ""
         self.num_calls += 1

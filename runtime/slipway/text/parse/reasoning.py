@@ -16,8 +16,10 @@ class ReasoningFormat:
     """Between which texts a family of models reasons.
 
     begins  any of these begins it, where the output begins with it
-    ends    any of these ends it; what follows is the answer
+    ends    any of these ends it; what follows is the answer. The first is the one that may be a token
     inside  an output begins with reasoning, whether `begins` is there or not
+    midway  any of these begins it behind other text, too, which is part of the answer; what ends it there
+            without a beginning is left out
     stops   any of these ends it, too, and is part of the answer, such as a call
     wraps   what may stand round the answer
     switch  the template's keyword that turns reasoning on, and whether it is on without that
@@ -28,6 +30,7 @@ class ReasoningFormat:
     begins: tuple[str, ...] = ("<think>",)
     ends: tuple[str, ...] = ("</think>",)
     inside: bool = False
+    midway: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     wraps: tuple[str, str] | None = None
     switch: tuple[str, bool] | None = None
@@ -79,27 +82,34 @@ class HarmonyReasoning(ReasoningFormat):
 
 THINK = ReasoningFormat()
 INSIDE = ReasoningFormat(inside=True)
+_LINED = ("</think>", "\n</think>", "</think>\n", "\n</think>\n")
+"""With the line ends that Step 3.5 and Hunyuan write round the mark."""
 FORMATS: dict[str, ReasoningFormat] = {
     "deepseek_r1": INSIDE,
     "deepseek_v3": ReasoningFormat(inside=True, switch=("thinking", False)),
     "ernie45": ReasoningFormat(inside=True, wraps=("<response>", "</response>")),
     "glm45": THINK,
     "granite": ReasoningFormat(
-        ("Here is my thought process:", "Here's my thought process:"),
-        ("Here is my response:", "Here's my response:"),
+        begins=("Here is my thought process:", "Here's my thought process:"),
+        ends=("Here is my response:", "Here's my response:"),
     ),
     "holo2": ReasoningFormat(inside=True, switch=("thinking", True)),
-    "hunyuan_a13b": ReasoningFormat(wraps=("<answer>", "</answer>")),
+    "hunyuan_a13b": ReasoningFormat(
+        begins=("<think>", "<think>\n"),
+        midway=("<think>\n",),
+        ends=_LINED,
+        wraps=("<answer>", "</answer>"),
+    ),
     "kimi_k2": ReasoningFormat(inside=True, stops=("<|tool_calls_section_begin|>",)),
     "minimax_m2": INSIDE,
     "minimax_m2_append_think": ReasoningFormat(inside=True, kept=True),
-    "mistral": ReasoningFormat(("[THINK]",), ("[/THINK]",)),
+    "mistral": ReasoningFormat(begins=("[THINK]",), midway=("[THINK]",), ends=("[/THINK]",)),
     "olmo3": INSIDE,
     "openai_gptoss": HarmonyReasoning(),
     "qwen3": THINK,
-    "seed_oss": ReasoningFormat(("<seed:think>",), ("</seed:think>",), inside=True),
+    "seed_oss": ReasoningFormat(begins=("<seed:think>",), ends=("</seed:think>",), inside=True),
     "step3": INSIDE,
-    "step3p5": INSIDE,
+    "step3p5": ReasoningFormat(ends=_LINED, inside=True),
 }
 """By the names of `--reasoning-parser`. Source: the models' chat templates and cards."""
 
@@ -129,7 +139,27 @@ class ReasoningParser(Incremental):
                 reader.at += len(found or "")
                 if form.kept:
                     self._reason(found or "")
+        elif form.midway:
+            yield from self._midway()
         yield from self._answer()
+
+    def _midway(self) -> Reading[None]:
+        """Reasoning behind other text, unless the answer begins in its wrapping."""
+        reader, form = self._reader, self._format
+        if form.wraps is not None:
+            yield from reader.skip_space()
+            wrapped = yield from reader.take(form.wraps[0])
+            reader.at = 0
+            if wrapped:
+                return
+        strays = () if form.wraps is not None else form.ends
+        reader.passing = True
+        found = yield from reader.before((*form.midway, *strays), self._say)
+        reader.at += len(found or "")
+        if found in form.midway:
+            found = yield from reader.before(form.ends, self._reason)
+            reader.at += len(found or "")
+        reader.passing = False
 
     def _answer(self) -> Reading[None]:
         reader, wraps = self._reader, self._format.wraps

@@ -17,6 +17,7 @@ FORMATS = {
         ("<tool_calls>",),
         (Section(JsonCall(), leaves="</tool_calls>"),),
         loose=True,
+        thinks=True,
         written=(Written(("<tool_calls>", "\n"), between="\n", closes=("\n", "</tool_calls>")),),
     )
 }

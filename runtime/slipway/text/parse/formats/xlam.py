@@ -20,5 +20,7 @@ FORMATS = {
         bare=("[",),
         common=("```json",),
         loose=True,
+        thinks=True,
+        trims=True,
     )
 }
