@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
 from pydantic import ValidationError
 
 from slipway.api.configure import Settings
@@ -19,6 +18,7 @@ from slipway.api.protocol.common import Generation
 from slipway.exits import BAD_ARGUMENTS, BAD_TOKENIZER, BY_REASON, Exit
 from slipway.load import hub
 from slipway.load.errors import LoadError
+from slipway.load.folder import parsed
 from slipway.load.gguf import header
 from slipway.load.gguf.config import generation_config
 from slipway.text.open import gguf_in, load_for
@@ -209,9 +209,9 @@ def _located(settings: Settings) -> Path:
 def _read_json(folder: Path, name: str) -> dict[str, Any]:
     """A JSON object of a model's folder; empty where there is none. Raises Exit for a damaged one."""
     try:
-        value = orjson.loads((folder / name).read_bytes())
+        value = parsed((folder / name).read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, orjson.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Exit(BAD_ARGUMENTS, f"{folder / name} cannot be read: {error}.") from None
     return value if isinstance(value, dict) else {}

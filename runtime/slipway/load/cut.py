@@ -20,15 +20,15 @@ ALL = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is read of a matrix; of a vector, which has no columns, `rows` alone."""
+    """What is read of a matrix; of a vector, which has no columns, `rows` alone, and of one number that."""
 
     rows: Part = field(default_factory=lambda: ALL)
     columns: Part = field(default_factory=lambda: ALL)
 
     def of(self, numbers: Any) -> Any:
         """These of plain numbers, an array or a tensor [n, ...]."""
-        part = numbers[self.rows]
-        return part if part.ndim == 1 else part[:, self.columns]
+        part = numbers[self.rows] if numbers.ndim else numbers
+        return part if part.ndim < 2 else part[:, self.columns]
 
 
 WHOLE = Cut()

@@ -21,6 +21,7 @@ SAME_FILES = {"fastsafetensors": "safetensors"}
 """Load formats that name another reader of the same files."""
 CONSOLIDATED = "consolidated[.-]*"
 """The original layout, beside Hugging Face's. Written so that no pattern of the user's is the same."""
+_FLOATS = {name: float(name) for name in ("Infinity", "-Infinity", "NaN")}
 _NOT_WEIGHTS = (
     CONSOLIDATED,
     "adapter_model*",
@@ -128,7 +129,7 @@ def _sharded(folder: Path, kind: str, found: tuple[Path, ...], index: Mapping[st
 def read_json(path: Path) -> dict[str, object]:
     """A JSON object from a file. Raises LoadError."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise LoadError(
             "ModelNotFound",
@@ -146,3 +147,15 @@ def read_json(path: Path) -> dict[str, object]:
             hint="Fetch it again.",
         )
     return value
+
+
+def parsed(text: str | bytes) -> object:
+    """JSON as models' files have it: with numbers such as Infinity, by name or as transformers 5 writes them.
+
+    Raises ValueError.
+    """
+    return json.loads(text, object_hook=_with_floats)
+
+
+def _with_floats(value: dict[str, object]) -> object:
+    return _FLOATS.get(str(value["__float__"]), value) if value.keys() == {"__float__"} else value

@@ -38,6 +38,16 @@ def no_tokenizer(names: Sequence[str]) -> Sequence[int]:
     raise LoadError("UnsupportedModel", f"No tokenizer tells the ids of {', '.join(names)}.")
 
 
+_GUESS_HIDDEN = (
+    "ForMaskedLM",
+    "ForMultipleChoice",
+    "ForPreTraining",
+    "ForQuestionAnswering",
+    "ForTokenClassification",
+)
+"""Endings of classes whose rows see those behind them, as training by hidden tokens wants it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pooling:
     """How final rows become an answer."""
@@ -100,6 +110,14 @@ def pooling_of(
     ending = next((ending for ending in _SUPPORTED if architecture.endswith(ending)), "")
     if encoder is not None and encoder.classifier is None:  # with a head that guesses hidden tokens, or none
         ending = "Model"
+    if encoder is None and architecture.endswith(_GUESS_HIDDEN):
+        known = sorted(name.removesuffix("Model") for name in encoders() if name.endswith("Model"))
+        raise LoadError(
+            "UnsupportedModel",
+            f"{architecture} is an encoder of a kind that is not supported: it draws no next token, and "
+            "nothing here makes vectors of its rows.",
+            hint=f"Encoders that run are of the kinds {', '.join(known)}.",
+        )
     supported = _SUPPORTED.get(ending, ("generate",))
     may_embed = "embed" in supported and task in ("auto", "embed", "embedding")
     beside = sentences(folder) if may_embed else None
