@@ -38,7 +38,7 @@ export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
 .PHONY: help run python test lint types types-of-torch fast affected selected selected-clusters selected-kernels
 .PHONY: exhaustive exhaustive-tests exhaustive-clusters aot served-kernels programs images product e2e goals soak bench generate
-.PHONY: lock oldest newest setup setup-test setup-dev kernels browser clean cluster cluster-shell cluster-down
+.PHONY: families lock oldest newest setup setup-test setup-dev kernels browser clean cluster cluster-shell cluster-down
 
 help:
 	@echo "make run         serve the demo model at http://$(HOST):$(PORT)"
@@ -53,6 +53,7 @@ help:
 	@echo "make soak        ten minutes of load, fuzzing in full, 500 services at rest"
 	@echo "make bench       the CPU benchmarks (bench/cpu.md)"
 	@echo "make generate    write what is generated from the schema"
+	@echo "make families    try each architecture of transformers, and write docs/reference/families.md"
 	@echo "make lock        renew the locked versions of all dependencies (UPGRADE=1: to the newest allowed)"
 	@echo "make oldest      make test with the oldest dependencies that pyproject.toml allows"
 	@echo "make newest      make test with the newest that exist"
@@ -169,6 +170,10 @@ bench: setup-dev
 
 generate: setup-test
 	$(TEST)/bin/python -m slipway.generate
+
+# What becomes of each causal architecture of the installed transformers, compared with it: two minutes.
+families: setup-dev
+	PYTHONPATH="$(PYTHONPATH):tests" $(BIN)/python tests/model/families.py
 
 # Pins that are there stay unless they must change.
 lock:

@@ -40,10 +40,12 @@ TORCH = {
     "dist/groups.py",
     "dist/stores.py",
     "load/torch_arrays.py",
+    "worker/attention_masks.py",
     "worker/fallback.py",
     "worker/packed_modules.py",
     "worker/probe.py",
     "worker/transformers_model.py",
+    "worker/trial.py",
 }
 """Where a module may import torch or transformers as it is imported itself, but for worker/device."""
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import sys
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from factory import make_model, model_folders
+from model import families
 from model.stepping import Stepper, assert_same_as_reference, plan, prompt
 from slipway.load.arrays import FP32
 from slipway.load.errors import LoadError
@@ -17,6 +19,8 @@ from slipway.load.quantized.form import Form
 from slipway.schemes.choice import Schemes
 from slipway.schemes.scheme import NewScheme
 from slipway.worker.packed_modules import pack_modules
+from slipway.worker.probe import Place
+from slipway.worker.transformers_model import Attentions, attend
 
 SIZES = {
     "hidden_size": 64,
@@ -176,33 +180,148 @@ def test_a_model_that_cannot_be_paged_is_refused_by_the_name_of_its_layer(
     assert refused.value.code == "UnsupportedModel"
 
 
+def test_attention_in_stretches_bounds_the_context(tmp_path: Path) -> None:
+    families.tiny("llama4_text").save_pretrained(tmp_path)
+    found = plan(tmp_path)
+    assert found.max_model_len == families.LOCAL
+    assert "stretches of 16 tokens" in found.warnings[-1]
+    assert plan(tmp_path, max_model_len=8).max_model_len == 8
+    with pytest.raises(
+        LoadError, match="17 is too long: layers of the model attend in stretches of 16"
+    ) as refused:
+        plan(tmp_path, max_model_len=17)
+    assert refused.value.argument == "max_model_len"
+    tokens = [token % families.VOCABULARY for token in prompt(12)]
+    stepper = Stepper(tmp_path, max_len=families.LOCAL)
+    assert_same_as_reference(tmp_path, tokens, stepper.greedy({0: tokens}, 4, chunk=5)[0])
+
+
+def test_a_window_is_that_of_the_mask_whatever_an_argument_says(tmp_path: Path) -> None:
+    folder = save(tmp_path, "phimoe", **SIZES, num_key_value_heads=2, num_local_experts=4, sliding_window=24)
+    stepper = Stepper(folder)
+    assert [one.window for one in stepper.plan.route.attentions] == [24, 24]
+    tokens = prompt(60)
+    assert_same_as_reference(folder, tokens, stepper.greedy({0: tokens}, 6, chunk=20)[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("recurrent_gemma", r"rg_lru \(RecurrentGemmaRglru\) keeps recurrent_states"),
+        ("falcon_h1", "Layer 0 keeps conv_states"),
+        ("deepseek_v32", "Layer 0 keeps indexer_keys"),
+        ("bart", "counts positions"),
+    ],
+)
+def test_a_state_beside_keys_and_values_is_refused(tmp_path: Path, kind: str, what: str) -> None:
+    families.tiny(kind).save_pretrained(tmp_path)
+    with pytest.raises(LoadError, match=what):
+        Stepper(tmp_path)
+
+
 OWN_CODE = """
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaMLP
+import torch
+
+STEPS = []
 
 class OwnConfig(LlamaConfig):
     model_type = "own"
 
+class OwnMLP(LlamaMLP):
+    def forward(self, hidden):
+        return super().forward(CHANGED)
+
 class OwnForCausalLM(LlamaForCausalLM):
     config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.layers[0].mlp.__class__ = OwnMLP
 """
 
 
-def test_a_models_own_code_runs_behind_its_flag_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """A Llama with code of its own, whose first MLP gets its hidden states changed."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr("sys.path", list(sys.path))
-    folder = make_model("llama", tmp_path / "own")
-    (folder / "own.py").write_text(OWN_CODE)
-    kinds = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
-    own = {"model_type": "own", "architectures": ["OwnForCausalLM"], "auto_map": kinds}
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **own}))
+
+    def make(changed: str) -> Path:
+        folder = make_model("llama", tmp_path / "own")
+        (folder / "own.py").write_text(OWN_CODE.replace("CHANGED", changed))
+        kinds = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+        named = {"model_type": "own", "architectures": ["OwnForCausalLM"], "auto_map": kinds}
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **named}))
+        return folder
+
+    return make
+
+
+def test_a_models_own_code_runs_behind_its_flag_alone(own: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = own("hidden")
     with pytest.raises(LoadError, match=r"--trust-remote-code runs that, with all rights") as refused:
         plan(folder)
     assert refused.value.argument == "trust_remote_code"
     assert not (tmp_path / "modules").exists()
-    assert plan(folder, trust_remote_code=True).route.architecture == "OwnForCausalLM"
+    assert Stepper(folder, trust_remote_code=True).plan.route.architecture == "OwnForCausalLM"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "hidden + hidden.roll(1, dims=1)",
+        "hidden + hidden.mean(1, keepdim=True)",
+        "hidden + torch.arange(hidden.shape[1])[None, :, None] / 4",
+        "hidden * (STEPS.append(0) or len(STEPS))",
+    ],
+    ids=["rows are mixed", "the mean of a step", "positions are counted", "a state that no module has"],
+)
+def test_what_shows_only_with_weights_is_found_before_a_model_serves(
+    own: Callable[[str], Path], changed: str, dtype: str
+) -> None:
+    with pytest.raises(LoadError, match="keeps a state, counts positions or mixes rows"):
+        Stepper(own(changed), trust_remote_code=True, dtype=dtype)
+
+
+def test_each_attention_of_a_step_comes_once() -> None:
+    module = torch.nn.Module()
+    module.layer = torch.nn.Module()
+    attends = [Attending(), Attending()]
+    attentions = Attentions(module, ((Place("layer", turn), one) for turn, one in enumerate(attends)))
+    rows = torch.zeros(1, 1, 2, 4)
+
+    def many(times: int) -> None:
+        for _ in range(times):
+            attend(module.layer, rows, rows, rows, None)
+
+    for _ in range(2):
+        with attentions.step():
+            many(2)
+    assert [one.count for one in attends] == [2, 2]
+    with pytest.raises(RuntimeError, match="1 times in a step, and before 2 times"), attentions.step():
+        many(1)
+    for _ in range(2):  # a step that has failed leaves the next one alone
+        with pytest.raises(RuntimeError, match="3 times in a step"), attentions.step():
+            many(3)
+
+
+class Attending:
+    count = 0
+
+    def attend(self, module: Any, query: torch.Tensor, *_: Any) -> torch.Tensor:
+        self.count += 1
+        return query
+
+
+def test_a_configuration_may_name_numbers_that_json_has_not(tmp_path: Path) -> None:
+    folder = make_model("gpt2", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "limit": [0.0, {"__float__": "Infinity"}]}))
+    assert plan(folder).checkpoint.config["limit"] == [0.0, float("inf")]
 
 
 def test_native_code_is_not_there_for_every_model(folders: Any) -> None:

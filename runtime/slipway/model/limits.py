@@ -89,7 +89,13 @@ def trained_length(config: Config) -> int:
 
 
 def max_model_len(
-    asked: int | None, config: Config, smallest_window: int, *, allow_long: bool, stretch: float = 1.0
+    asked: int | None,
+    config: Config,
+    smallest_window: int,
+    *,
+    allow_long: bool,
+    stretch: float = 1.0,
+    chunk: int = 0,
 ) -> tuple[int, str]:
     """The longest request, prompt and output together, and a warning where it is beyond the model's own.
 
@@ -97,6 +103,8 @@ def max_model_len(
     smallest_window  caps the length, as `--disable-sliding-window` promises; 0 where nothing does
     allow_long       `VLLM_ALLOW_LONG_MAX_MODEL_LEN`
     stretch          the most by which adapters may stretch it
+    chunk            caps the length whatever is allowed: layers attend in stretches of so many tokens, which
+                     no kernel computes
     Raises LoadError where more is asked for than the model was made for.
     """
     length = trained_length(config)
@@ -104,7 +112,21 @@ def max_model_len(
     if 0 < smallest_window < length:
         length = smallest_window
         cause = f"without its sliding window, which holds {length} tokens, the model knows no more"
-    if asked is None or asked <= 0:
+    asked = None if asked is None or asked <= 0 else asked
+    if 0 < chunk < (asked or length):
+        if asked is None:
+            return chunk, (
+                f"Layers of the model attend in stretches of {chunk} tokens, which is not computed here: "
+                f"--max-model-len is {chunk} instead of {length}."
+            )
+        raise LoadError(
+            "UnsupportedModel",
+            f"--max-model-len {asked} is too long: layers of the model attend in stretches of {chunk} "
+            "tokens, which is not computed here.",
+            hint=f"Set {chunk} or less.",
+            argument="max_model_len",
+        )
+    if asked is None:
         return length, ""
     if asked <= length * stretch:
         return asked, ""

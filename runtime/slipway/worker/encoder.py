@@ -42,6 +42,7 @@ class Encoder:
     encoder: EncoderSpec
     conversion: OnTheFly | None
     native = True
+    chunk = 0
     spec = stage = None
 
     @property

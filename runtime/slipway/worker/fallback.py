@@ -27,22 +27,24 @@ from slipway.load.errors import LoadError
 from slipway.load.quantized.form import Form
 from slipway.load.quantized.on_the_fly import OnTheFly
 from slipway.load.torch_arrays import array, tensor, torch_type
+from slipway.model.limits import trained_length
 from slipway.model.shard import Shard
 from slipway.model.spec import Attention
 from slipway.schemes.choice import Schemes
 from slipway.worker.packed_modules import Independent, pack_modules, quantize_modules
-from slipway.worker.probe import Probe
+from slipway.worker.probe import Found, Probe
 from slipway.worker.route import NewModel, one_rank, one_stage
 from slipway.worker.transformers_model import (
-    ATTENTION,
-    attend,
+    Attentions,
     by_row,
     configuration,
     empty_model,
     fix_rotation,
     loaded_model,
+    register,
     scale_and_softcap,
 )
+from slipway.worker.trial import try_out
 from slipway_kernels.cpu import Edits, ExternalProgram, PageMemory, Ranks, Slots, StepResult, Threads
 
 if TYPE_CHECKING:
@@ -56,27 +58,33 @@ if TYPE_CHECKING:
 class Fallback:
     """A model of transformers before its weights.
 
-    layers  what each asks of attention, in order and by its name; scale and soft-cap it tells with every call
-    body    the module that makes hidden states of tokens; empty where no single one does
+    found  what its layers ask of attention
     """
 
     config: Config
     settings: transformers.PreTrainedConfig
     trust: bool
     architecture: str
-    vocab: int
-    layers: Mapping[str, Attention]
-    body: str
+    found: Found
     conversion: OnTheFly | None
     native = False
     stage = None
 
     @property
+    def vocab(self) -> int:
+        return self.found.vocab
+
+    @property
+    def chunk(self) -> int:
+        return self.found.chunk
+
+    @property
     def attentions(self) -> Sequence[Attention]:
-        return list(self.layers.values())
+        return list(self.found.layers.values())
 
     def without_windows(self) -> Fallback:
-        return replace(self, layers={name: replace(one, window=0) for name, one in self.layers.items()})
+        layers = {place: replace(one, window=0) for place, one in self.found.layers.items()}
+        return replace(self, found=replace(self.found, layers=layers))
 
     @property
     def spec(self) -> None:
@@ -109,7 +117,7 @@ class Fallback:
             checkpoint.shapes = {
                 name: shape for name, shape in shapes.items() if name not in empty.all_tied_weights_keys
             }
-        return loaded_model(type(empty), self.settings, checkpoint, dtype)
+        return loaded_model(empty, self.settings, checkpoint, dtype)
 
     def on_cpu(self, plan: ModelPlan, threads: Threads, ranks: Ranks | None = None) -> NewModel:
         """Read the weights and pack the products; over slots and pages each layer gets its own in the cache.
@@ -127,10 +135,14 @@ class Fallback:
         ) -> tuple[FallbackModel, None]:
             fix_rotation(torch_model, slots.max_len)
             program = plan.stepper(ExternalProgram, threads, slots, pages, max_tokens, max_top)
-            for (name, spec), where in zip(self.layers.items(), plan.kv.layer_place, strict=True):
-                module = torch_model.get_submodule(name)
-                module.paged = ProgramLayer(program, where, spec)  # type: ignore[assignment]
-            return FallbackModel(torch_model, program, Independent() if left else nullcontext()), None
+            products = Independent() if left else nullcontext()
+            with products:
+                try_out(torch_model, self.found, torch_type(dtype))
+            layers = [
+                ProgramLayer(program, *one) for one in zip(plan.kv.layer_place, self.attentions, strict=True)
+            ]
+            attentions = Attentions(torch_model, zip(self.found.layers, layers, strict=True))
+            return FallbackModel(torch_model, program, attentions, products), None
 
         return model
 
@@ -141,7 +153,7 @@ class Fallback:
         """
         from slipway.worker.device.transformers_decoder import FallbackDecoder
 
-        if not self.body:
+        if not self.found.body:
             raise LoadError(
                 "UnsupportedModel",
                 f"{self.architecture} has no one module that holds all layers and gets the tokens; without "
@@ -153,6 +165,7 @@ class Fallback:
         fix_rotation(model, plan.max_model_len)
         held = quantize_modules(model, schemes, self.conversion) if self.conversion is not None else []
         model.to(schemes.device)  # type: ignore[arg-type]
+        try_out(model, self.found, torch_type(plan.element))
         return FallbackDecoder(self, model, attention(self.attentions), torch_type(plan.element), held)
 
 
@@ -160,34 +173,30 @@ def fallback(
     settings: Config, folder: Path | None, config: EngineConfig, conversion: OnTheFly | None
 ) -> Fallback:
     """Try the model on shapes alone. Raises LoadError where it cannot run, naming what prevents it."""
-    transformers.AttentionInterface.register(ATTENTION, attend)
+    register()
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     hf_config = configuration(settings, folder, config)
-    hf_config.pad_token_id = None  # else some models look for padding in every step
+    known = {**hf_config.to_dict(), **settings}
     with torch.device("meta"):
         model = empty_model(hf_config, config.trust_remote_code)
-        layers, vocab, body = Probe.of(model)
-    return Fallback(
-        {**hf_config.to_dict(), **settings},
-        hf_config,
-        config.trust_remote_code,
-        type(model).__name__,
-        vocab,
-        layers,
-        body,
-        conversion,
-    )
+        found = Probe.of(model, max(config.max_model_len or 0, trained_length(known)))
+    return Fallback(known, hf_config, config.trust_remote_code, type(model).__name__, found, conversion)
 
 
 class FallbackModel:
     """The loaded model: one flat batch [1, rows] a step, whatever requests the rows belong to."""
 
     def __init__(
-        self, model: nn.Module, program: ExternalProgram, products: AbstractContextManager[object]
+        self,
+        model: nn.Module,
+        program: ExternalProgram,
+        attentions: Attentions,
+        products: AbstractContextManager[object],
     ) -> None:
         self._model = model.eval()
+        self._attentions = attentions
         self._products = products
         self._program = program
         self.kv_scale, self.find_kv_scales = program.kv_scale, program.find_kv_scales
@@ -211,7 +220,7 @@ class FallbackModel:
         wanted = torch.from_numpy(rows.logit_rows).long()  # [logit rows]
         # At least one row of logits is computed: no model expects to keep none.
         keep = {"logits_to_keep": wanted if len(wanted) else 1} if self._keeps else {}
-        with self._products:
+        with self._products, self._attentions.step():
             output = self._model(
                 input_ids=torch.from_numpy(rows.token_ids).long()[None],
                 position_ids=torch.from_numpy(rows.positions).long()[None],
@@ -231,7 +240,13 @@ class ProgramLayer:
     spec: Attention
 
     def attend(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        settings: Mapping[str, Any],
     ) -> Tensor:
         """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
         spec, head_dim = self.spec, self.spec.head_dim

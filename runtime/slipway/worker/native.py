@@ -50,6 +50,7 @@ class Native:
     stage: Stage | None = None
     """Whose layers are computed; None: all are."""
     native = True
+    chunk = 0
 
     @property
     def architecture(self) -> str:

@@ -33,13 +33,17 @@ Multiply = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class PackedLinear(nn.Module):
-    """x [..., k] → x · Wᵀ + bias [..., n] in the type of x."""
+    """x [..., k] → x · Wᵀ + bias [..., n] in the type of x.
+
+    weight  shape and type of what is packed, for models that ask; it has no numbers
+    """
 
     bias: Tensor | None  # [n]
 
-    def __init__(self, multiply: Multiply, bias: Tensor | None) -> None:
+    def __init__(self, multiply: Multiply, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self._multiply = multiply
+        self.weight = torch.empty_like(weight, device="meta")
         self.register_buffer("bias", bias, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -148,7 +152,10 @@ def pack_modules(
         if role == "expert":
             model.set_submodule(name, PackedExperts(module, hold))
         else:
-            model.set_submodule(name, PackedLinear(hold(_matrix(module), role), _bias(module, torch.float32)))
+            matrix = _matrix(module)
+            packed = PackedLinear(hold(matrix, role), matrix, _bias(module, torch.float32))
+            model.set_submodule(name, packed)
+            del matrix
     for name, embedding in embeddings.items():
         if scheme := shared.get(embedding.weight.data_ptr()):
             model.set_submodule(name, PackedEmbedding(scheme, dtype))
@@ -179,8 +186,8 @@ def quantize_modules(
     for name, module, role in _products(model):
         if role == "expert":
             model.set_submodule(name, PackedExperts(module, hold))
-        elif conversion.form(role, tuple(_matrix(module).shape)) is not None:
-            model.set_submodule(name, PackedLinear(hold(_matrix(module), role), _bias(module, kind)))
+        elif conversion.form(role, tuple((matrix := _matrix(module)).shape)) is not None:
+            model.set_submodule(name, PackedLinear(hold(matrix, role), matrix, _bias(module, kind)))
     return held
 
 

@@ -88,6 +88,7 @@ def plan_model(
         window,
         allow_long=read(os.environ).allow_long_max_model_len,
         stretch=stretch,
+        chunk=route.chunk,
     )
     natural, _ = max_model_len(None, route.config, window, allow_long=False)
     layers = route.attentions

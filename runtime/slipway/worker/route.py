@@ -137,6 +137,10 @@ class Route(Protocol):
     def attentions(self) -> Sequence[Attention]:
         """[layer]"""
 
+    @property
+    def chunk(self) -> int:
+        """The least stretch of tokens that a layer attends in; 0: none does."""
+
     def without_windows(self) -> Route:
         """The same model, every layer seeing all tokens."""
 

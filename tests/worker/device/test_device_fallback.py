@@ -216,11 +216,11 @@ def test_keys_and_values_are_kept_in_fp8_where_asked(models: Models) -> None:
 
 @pytest.mark.parametrize(("variant", "body"), [("opt", "model.decoder"), ("gpt2", "transformer")])
 def test_the_body_is_what_the_model_hands_its_tokens_to(models: Models, variant: str, body: str) -> None:
-    assert plan(models(variant)).route.body == body
+    assert plan(models(variant)).route.found.body == body
 
 
 def test_a_model_without_a_body_is_refused(models: Models) -> None:
     found = plan(models("opt"))
-    route = replace(found.route, body="")
+    route = replace(found.route, found=replace(found.route.found, body=""))
     with pytest.raises(LoadError, match="OPTForCausalLM has no one module that holds all layers"):
         route.on_device(found, cast(Any, None), cast(Any, None))  # which it does not look at before

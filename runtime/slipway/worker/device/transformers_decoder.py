@@ -5,7 +5,7 @@ It is launched as it runs, and never captured as a graph: it may look at what it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -22,7 +22,7 @@ from slipway.worker.device.pages import DevicePages
 from slipway.worker.device.products import DeviceScheme, Move
 from slipway.worker.device.ranks import Alone, Ranks
 from slipway.worker.fallback import Fallback
-from slipway.worker.transformers_model import by_row, scale_and_softcap
+from slipway.worker.transformers_model import Attentions, by_row, scale_and_softcap
 from slipway_kernels.rope import rope_and_store
 
 
@@ -50,7 +50,7 @@ class FallbackDecoder:
         # Weights without gradients: autograd notes nothing, in whatever mode a step runs.
         model.requires_grad_(False)
         self._model: Any = model.eval()  # type: ignore[no-untyped-call]
-        body: Any = model.get_submodule(route.body)
+        body: Any = model.get_submodule(route.found.body)
         self._compute = body.forward
         body.forward = self._computed
         self._known: Any = None
@@ -59,9 +59,8 @@ class FallbackDecoder:
         self._layers = route.attentions
         self.attention = attention
         self.dtype = dtype
-        for number, (name, spec) in enumerate(route.layers.items()):
-            module: Any = model.get_submodule(name)
-            module.paged = PagedLayer(self, number, spec)
+        layers = [PagedLayer(self, *one) for one in enumerate(self._layers)]
+        self._attentions = Attentions(model, zip(route.found.layers, layers, strict=True))
 
     def use(self, pages: DevicePages) -> None:
         self.caches = pages.layers(self._layers)
@@ -75,11 +74,12 @@ class FallbackDecoder:
     def hidden(self, batch: Batch) -> Tensor:
         """What the model's body makes of the rows: [rows, hidden]."""
         self.batch = batch
-        self._known = self._compute(
-            input_ids=batch.token_ids.long()[None],
-            position_ids=batch.positions.long()[None],
-            use_cache=False,
-        )
+        with self._attentions.step():
+            self._known = self._compute(
+                input_ids=batch.token_ids.long()[None],
+                position_ids=batch.positions.long()[None],
+                use_cache=False,
+            )
         hidden: Tensor = self._known.last_hidden_state[0]
         return hidden
 
@@ -108,7 +108,13 @@ class PagedLayer:
     spec: Attention
 
     def attend(
-        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, settings: dict[str, Any]
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Any,
+        settings: Mapping[str, Any],
     ) -> Tensor:
         """query, key, value [1, heads, rows, head_dim] → [1, rows, heads, value_dim]"""
         decoder, batch, cache = self.decoder, self.decoder.batch, self.decoder.caches[self.number]
