@@ -27,7 +27,7 @@ kv = KVLayout((KVGroup(16),), 16 * 131072, ((0, 0),) * 32)
 rank = RankNeeds(15 * GIB, 0, 9000, 0, 128, 512, 0.25, 256512, Step(180000, 256512), 512 << 20, kv)
 needs = Needs(
     architecture="LlamaForCausalLM", kind="cuda", ranks=(rank,), engines=1, frontend=0,
-    stored_bytes=15 * GIB, trained_len=8192, asked_len=None, default_budget=2048, touched_ahead=0,
+    trained_len=8192, asked_len=None, default_budget=2048, touched_ahead=0,
     num_drafts=0, graph_sizes=(1, 2, 4, 8), max_num_seqs=256, max_num_batched_tokens=None,
     enable_chunked_prefill=True, block_size=16, num_blocks=None, kv_cache_bytes=None,
     gpu_memory_utilization=0.9, tensor_parallel_size=1,

@@ -52,7 +52,6 @@ def engines(draw: st.DrawFn) -> Needs:
         ranks=(rank, replace(rank, weights=rank.weights // 2)) if draw(st.booleans()) else (rank,),
         engines=draw(st.integers(1, 2)),
         frontend=draw(st.integers(0, MIB)),
-        stored_bytes=rank.weights,
         trained_len=draw(st.integers(1, 4096)),
         asked_len=draw(st.none() | st.integers(1, 4096)),
         default_budget=512,

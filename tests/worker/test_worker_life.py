@@ -21,6 +21,7 @@ from slipway.engine.plan import PageGrant, SlotStart, StepPlan
 from slipway.engine.planned import loader
 from slipway.exits import BAD_ARGUMENTS, Exit
 from slipway.load.checkpoint import open_checkpoint
+from slipway.machine import whole_memory
 from slipway.model.kv import kv_layout
 from slipway.worker.cache_size import CacheMemory
 from slipway.worker.cpu import CpuWorker
@@ -47,6 +48,21 @@ def test_a_warm_up_is_skipped_where_that_is_asked_for(
     monkeypatch.setattr(CpuWorker, "warm_up", lambda worker: warmed.append(worker))
     with LocalEngine(tiny_models("llama"), skip_warmup=skips):
         assert len(warmed) == (0 if skips else 1)
+
+
+def test_the_cache_is_sized_by_what_the_weights_take_and_not_by_their_file(
+    tiny_models: Callable[[str], Path],
+) -> None:
+    taken = {}
+    for dtype in ("bfloat16", "float32"):
+        config = EngineConfig(model=str(tiny_models("llama")), use_tqdm_on_load=False, dtype=dtype)
+        plan = plan_model(open_checkpoint(config, quiet), config)
+        worker = CpuWorker(plan, config, quiet)
+        taken[dtype] = whole_memory() - 4 * worker.profile().num_bytes
+        worker.close()
+    # The file is in float32, and has some vectors beside matrices.
+    assert 0.95 * plan.stored_bytes < taken["float32"] <= plan.stored_bytes
+    assert taken["float32"] == 2 * taken["bfloat16"]
 
 
 @pytest.mark.parametrize("implementation", ["auto", TRANSFORMERS])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from weakref import WeakSet
 
 import numpy as np
 
@@ -12,6 +13,13 @@ from slipway_kernels.cpu.binding import DTYPES, Floats, Ints, WeightStruct, addr
 from slipway_kernels.cpu.memory import Memory
 from slipway_kernels.cpu.sources import Source, cast, struct_of
 from slipway_kernels.cpu.threads import Threads
+
+_live: WeakSet[Weight] = WeakSet()
+
+
+def packed_bytes() -> int:
+    """Of all packed weights of this process."""
+    return sum(weight.nbytes for weight in _live)
 
 
 class Weight:
@@ -28,6 +36,7 @@ class Weight:
         self.nbytes: int = library().sw_weight_bytes(ctypes.byref(struct))
         self.memory = Memory(self.nbytes, shared=True)
         struct.at = self.memory.address
+        _live.add(self)
 
     @property
     def is_integers(self) -> bool:

@@ -47,7 +47,7 @@ class Arithmetic:
         if needs.kind == "cuda":
             position = rank.slot_bytes * needs.max_num_seqs
             return CacheMemory(self.budget(rank, length).kv_cache, page, DEVICE_MORE, position)
-        share = host_share(self.device.memory, needs.engines * needs.stored_bytes, needs.processes)
+        share = host_share(self.device.memory, needs.processes * rank.weights, needs.processes)
         return CacheMemory(share, page, CPU_MORE)
 
     def pages(self, length: int) -> int:

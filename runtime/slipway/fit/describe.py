@@ -56,7 +56,6 @@ def needs_of_plan(config: EngineConfig, plan: ModelPlan, token_ids: TokenIds, ar
         ranks=_ranks(config, plan, token_ids, arch),
         engines=config.engines_on_host,
         frontend=frontend_bytes(plan.checkpoint, plan.route.vocab, config.frontends),
-        stored_bytes=plan.stored_bytes,
         trained_len=trained_length(plan.route.config),
         asked_len=config.max_model_len,
         default_budget=budget.default_token_budget(0) if on_device else cpu.TOKEN_BUDGET,

@@ -69,7 +69,6 @@ class Needs:
     ranks           of one engine: each on a device of its own; on a CPU all share the host's memory
     engines         on the host, each with devices of its own
     frontend        bytes of the processes that answer HTTP, in the host's memory
-    stored_bytes    of the checkpoint, or of a rank's part of it
     trained_len     the longest context that the model was made for
     asked_len       `--max-model-len`; None leaves it to model and memory
     default_budget  tokens of a step where nothing is asked for
@@ -82,7 +81,6 @@ class Needs:
     ranks: tuple[RankNeeds, ...]
     engines: int
     frontend: int
-    stored_bytes: int
     trained_len: int
     asked_len: int | None
     default_budget: int

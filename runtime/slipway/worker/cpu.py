@@ -28,7 +28,16 @@ from slipway.worker.pool import Pooler, enter
 from slipway.worker.processors import Processors
 from slipway.worker.proposer import NewProposer, NgramProposer, Proposer
 from slipway.worker.route import Model, NewModel
-from slipway_kernels.cpu import PageMemory, Ranks, Slots, StepResult, Threads, reserved, shared_memory
+from slipway_kernels.cpu import (
+    PageMemory,
+    Ranks,
+    Slots,
+    StepResult,
+    Threads,
+    packed_bytes,
+    reserved,
+    shared_memory,
+)
 
 if TYPE_CHECKING:
     from slipway.dist.gloo import Meeting
@@ -91,10 +100,10 @@ class CpuWorker(InTurn):
 
     def profile(self) -> CacheMemory:
         """A quarter of the memory that the weights of all engines leave, in equal parts."""
-        config = self._config
-        share = host_share(
-            whole_memory(), config.engines_on_host * self.plan.stored_bytes, config.machine_parts
-        )
+        parts = self._config.machine_parts
+        # What transformers' code leaves in torch is not packed.
+        weights = self._held if self.plan.route.native else max(self.plan.stored_bytes, self._held)
+        share = host_share(whole_memory(), parts * weights, parts)
         return CacheMemory(share, self.plan.kv.page_bytes, CPU_MORE)
 
     def allocate(self, num_pages: int) -> int:
@@ -133,7 +142,7 @@ class CpuWorker(InTurn):
         """Pages take memory again as they are touched."""
         if part == "kv_cache" or not self._dropped:
             return
-        with reserved(self.plan.stored_bytes):
+        with reserved(self._held):
             plan = self.plan.opened_again(self._config, self._progress)
             with closing(plan):
                 self._read(plan)
@@ -223,11 +232,12 @@ class CpuWorker(InTurn):
 
     def _read(self, plan: ModelPlan) -> None:
         """Read the weights of the model, and of what guesses for it."""
-        threads = Threads(self.num_threads)
+        threads, others = Threads(self.num_threads), packed_bytes()
         make = plan.read(threads, self._progress, self.ranks)
         draft = plan.draft if plan.draws else None
         self._make_proposer = draft.read(threads, self._progress, self.ranks) if draft else None
         self.plan, self._make = plan, make
+        self._held = packed_bytes() - others
 
     def _build(self) -> None:
         """Make both, over the slots and the pages."""
