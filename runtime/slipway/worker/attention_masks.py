@@ -21,6 +21,9 @@ from transformers import masking_utils
 DENSE = 4096
 """Positions from 0 on of which every pair is evaluated; beyond, those round powers of two and the window."""
 
+HEADS = 64
+"""That are compared with the first one, in some rows."""
+
 MaskFunction = Callable[[Any, Any, Tensor, Tensor], Tensor]
 """Request, head, row and key → whether the row sees the key; all broadcast."""
 
@@ -105,10 +108,10 @@ def recognized(function: MaskFunction, longest: int, local_size: int | None = No
     rows, keys = at[:, None], at[None]
     shown = _evaluated(_on_host(function), rows, keys)
     causal = keys <= rows
-    if (shown & ~causal).any():
-        raise Unknown("attends to later tokens too")
     if torch.equal(shown, causal):
         return Seen()
+    if (shown & ~causal).any():
+        raise Unknown("attends to later tokens too")
     blind = at[~shown[:, 0]]  # rows that do not see the first position
     size = local_size or int(blind[0]) if len(blind) else 0
     if size and torch.equal(shown, causal & (keys > rows - size)):
@@ -128,12 +131,14 @@ def _places(longest: int, local_size: int | None) -> Tensor:
 def _evaluated(function: MaskFunction, rows: Tensor, keys: Tensor) -> Tensor:
     """[rows, keys] of each head alike; all masks of transformers are made of operations on indices."""
     zero = torch.zeros((), dtype=torch.long, device="cpu")
+    heads = torch.arange(HEADS, device="cpu")[:, None, None]
+    some = slice(max(0, min(len(rows), DENSE) - 8), DENSE)  # the last of which every key is looked at
     try:
-        found = [function(zero, zero + head, rows, keys) for head in (0, 1)]
-        shown, other = (one.expand(len(rows), keys.shape[1]) for one in found)
+        shown = function(zero, zero, rows, keys).expand(len(rows), keys.shape[1])
+        others = function(zero, heads, rows[some], keys).expand(HEADS, len(rows[some]), keys.shape[1])
     except Exception as error:
         raise Unknown(f"has a mask that cannot be evaluated ({error})") from error
-    if not torch.equal(shown, other):
+    if (others != shown[some]).any():
         raise Unknown("has masks that differ by head")
     return shown
 
