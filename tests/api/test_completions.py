@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+from itertools import accumulate
 from typing import Any
 
 import pytest
-from serving import MODEL, SENTENCE, Served
+from serving import MODEL, SENTENCE, Served, says
 
-from slipway.engine.messages import AddRequest
+from slipway.api.logprobs import LogprobFormat
+from slipway.engine.messages import AddRequest, TokenLogprobs
 
 
 def test_a_completion_has_text_usage_and_a_reason(served: Served) -> None:
@@ -206,6 +209,78 @@ def test_echo_puts_the_prompt_and_its_logprobs_in_front(served: Served) -> None:
     assert (told.token_logprobs or ())[0] is None
     assert (told.token_logprobs or ())[1:prompt_tokens] == [-1.0] * (prompt_tokens - 1)
     assert (told.text_offset or ())[prompt_tokens] == len("Tell me")
+
+
+FACE = "a😀b"
+
+
+def logprobs_of(served: Served, stream: bool, **fields: Any) -> tuple[str, dict[str, list[Any]]]:
+    """The text of an answer and its `logprobs`, those of all chunks joined."""
+    body = {"logprobs": 1, "max_tokens": 200, "stream": stream, **fields}
+    answer = served.post("/v1/completions", body)
+    assert answer.status_code == 200, answer.text
+    lines = [line[6:] for line in answer.text.split("\n\n") if line.startswith("data: {")]
+    choices = [one["choices"][0] for one in (map(json.loads, lines) if stream else [answer.json()])]
+    told: dict[str, list[Any]] = {}
+    for choice in choices:
+        assert len({len(listed) for listed in choice["logprobs"].values()}) == 1
+        for name, listed in choice["logprobs"].items():
+            told.setdefault(name, []).extend(listed)
+    text = "".join(choice["text"] for choice in choices)
+    assert told["text_offset"] == sorted(told["text_offset"])
+    assert max(told["text_offset"]) <= len(text)
+    return text, told
+
+
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("as_ids", [False, True])
+@pytest.mark.parametrize("form", ["text", "ids"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_offsets_count_characters_of_the_text(
+    served: Served, stream: bool, form: str, as_ids: bool, echo: bool
+) -> None:
+    says(served, FACE)
+    ids = served.tokenizer.encode(FACE)
+    prompt = FACE if form == "text" else ids
+    text, told = logprobs_of(served, stream, prompt=prompt, echo=echo, return_tokens_as_token_ids=as_ids, n=1)
+    once = [0, 1, 1, 1, 1, 2]
+    assert len(once) == len(ids)
+    behind = [len(FACE) + offset for offset in once] if echo else once
+    assert (text, told["text_offset"]) == (
+        (1 + echo) * FACE,
+        [*(once if echo else ()), *behind, len(text)],  # the token that stops stands at the end
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_output_goes_on_with_the_character_that_its_prompt_begins(served: Served, stream: bool) -> None:
+    says(served, FACE)
+    ids = served.tokenizer.encode(FACE)
+    served.engine.answer = lambda request: ids[3:]
+    text, told = logprobs_of(served, stream, prompt=ids[:3], echo=True)
+    assert (text, told["text_offset"]) == ("a\ufffd😀b", [0, 1, 1, 2, 2, 3])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stop", [", and", "France, and Ber", "no such", ", an!"])
+def test_tokens_of_a_stop_string_stand_at_the_end_of_the_text(
+    served: Served, stream: bool, stop: str
+) -> None:
+    text, told = logprobs_of(served, stream, prompt="Hi", stop=[stop])
+    assert text == SENTENCE.partition(stop)[0]
+    tokens = [told["tokens"][index] for index, at in enumerate(told["text_offset"]) if at < len(text)]
+    assert "".join(tokens).startswith(text)
+    ends = accumulate(map(len, told["tokens"]))
+    assert told["text_offset"] == [0, *(min(end, len(text)) for end in ends)][:-1]
+
+
+def test_of_tokens_that_look_alike_the_list_has_the_one_that_stands_there(served: Served) -> None:
+    one, other = served.tokenizer.encode("😀")[1:3]
+    written = LogprobFormat(served.tokenizer, as_ids=False)
+    tops = [(other, -0.25), (7, -1.5), (one, -2.0)]
+    told = written.completion([one, 7], [TokenLogprobs(-2.0, 3, tops)] * 2, [0, 0])
+    seventh = served.tokenizer.token_text(7)
+    assert told.top_logprobs == [{"\ufffd": -2.0, seventh: -1.5}, {"\ufffd": -0.25, seventh: -2.0}]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -271,6 +271,20 @@ def test_log_probabilities_of_reasoning_are_not_the_texts(start: Callable[..., S
     assert "".join(one.token for one in text.logprobs) == "So it is."  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("as_ids", [False, True])
+def test_log_probabilities_of_a_character_are_those_of_all_its_tokens(
+    start: Callable[..., Served], as_ids: bool
+) -> None:
+    flag = ["--return-tokens-as-token-ids"] if as_ids else []
+    served = start("--reasoning-parser", "deepseek_r1", *flag)
+    says(served, "I think</think>😀 So 😀 it is.")
+    answer = both(served, input="Hi", include=["message.output_text.logprobs"], top_logprobs=1)
+    (text,) = answer.output[1].content  # type: ignore[union-attr]
+    written = b"".join(bytes(one.bytes) for one in text.logprobs)  # type: ignore[union-attr, arg-type]
+    assert written.decode() == text.text == "😀 So 😀 it is."  # type: ignore[union-attr]
+    assert text.logprobs[0].token.startswith("token_id:" if as_ids else "\ufffd")  # type: ignore[union-attr, index]
+
+
 def test_a_call_that_is_whole_is_complete_whatever_ends_the_output(start: Callable[..., Served]) -> None:
     served = start(*AUTO)
     says(served, CALL, "\n\n\n")

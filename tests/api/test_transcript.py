@@ -54,6 +54,34 @@ def test_what_comes_out_does_not_depend_on_the_grouping(
     assert told(rules, groups, min_tokens=min_tokens) == single
 
 
+@settings(max_examples=60)
+@given(cuts=st.sets(st.integers(1, 38)), min_tokens=st.integers(0, 40))
+@pytest.mark.parametrize("stops", [(), ("ny 😀.",)])
+def test_offsets_do_not_depend_on_the_grouping(
+    tokenizer: Tokenizer, stops: tuple[str, ...], cuts: set[int], min_tokens: int
+) -> None:
+    text = "Paris 😀 is the capital of Germany 😀."
+    ids = [*tokenizer.encode(text), 2]
+    edges = [0, *sorted(one for one in cuts if one < len(ids)), len(ids)]
+    transcript = Transcript(
+        0, TranscriptRules(tokenizer, stops, offsets=True), SamplingParams(100, min_tokens=min_tokens), []
+    )
+    pieces = []
+    for start, end in pairwise(edges):
+        last = end == len(ids)
+        delta = Delta("r", ids[start:end], "stop" if last else None, 2 if last else None)
+        pieces.append(transcript.take(delta))
+        if pieces[-1].finish_reason is not None:
+            break
+    offsets = [offset for piece in pieces for offset in piece.offsets]
+    texts = [tokenizer.token_text(i) for i in ids]
+    assert len(offsets) == transcript.num_tokens
+    assert [text[begin:end] for begin, end in pairwise(offsets)] == [
+        "😀" if one == "\ufffd" and other != "\ufffd" else "" if one == "\ufffd" else one
+        for one, other in pairwise(texts[: len(offsets)])
+    ]
+
+
 def test_a_held_back_beginning_of_a_stop_string_comes_out_in_the_end(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(SENTENCE)
     text, tokens, reason, _ = told(TranscriptRules(tokenizer, ("Germany.!",)), [[token] for token in ids])

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 import vocabularies
@@ -143,6 +143,50 @@ def test_added_tokens_stand_without_spaces_where_asked() -> None:
     spaced = tokenizer.decode(known, skip_special_tokens=False)
     joined = tokenizer.decode(known, skip_special_tokens=False, spaces_between_special_tokens=False)
     assert (spaced, joined) == ("<s> <tool> </s>", "<s><tool></s>")
+
+
+def _offsets(tokenizer: Tokenizer, ids: list[int], skip: bool = True) -> tuple[list[int], str]:
+    """Where each token begins, and the whole text."""
+    stream, text, offsets = tokenizer.stream(skip_special_tokens=skip), "", []
+    for token_id in ids:
+        offsets.append(stream.offset(token_id))
+        text += stream.push([token_id])
+        assert len(text) <= stream.end
+    text += stream.finish()
+    assert len(text) == stream.end
+    return offsets, text
+
+
+@settings(max_examples=100)
+@given(text=st.text(max_size=30))
+def test_a_token_begins_at_the_character_that_its_first_byte_is_of(text: str) -> None:
+    tokenizer = _byte_tokenizer()
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    owners = [index for index, char in enumerate(text) for _ in char.encode()]
+    begins = accumulate((len(tokenizer.token_bytes(i)) for i in ids), initial=0)
+    assert _offsets(tokenizer, ids) == ([owners[begin] for begin, _ in zip(begins, ids, strict=False)], text)
+
+
+@pytest.mark.slow
+@settings(max_examples=100)
+@given(data=st.data(), skip=st.booleans())
+def test_offsets_of_any_tokens_go_up_and_lie_within_the_text(
+    pair: tuple[Tokenizer, Fast], data: st.DataObject, skip: bool
+) -> None:
+    tokenizer, _ = pair
+    offsets, text = _offsets(tokenizer, data.draw(_any_ids(tokenizer)), skip)
+    assert offsets == sorted(offsets)
+    assert all(0 <= offset <= len(text) + tokenizer.decoding.strip_right for offset in offsets)
+
+
+def test_what_follows_a_broken_character_begins_behind_its_marks(sentencepiece_like: Tokenizer) -> None:
+    tokens = [sentencepiece_like.token_id(f"<0x{byte:02X}>") for byte in b"\n\xf0\x9f\n\xf0\x9f\x98\x80\n"]
+    ids = [i for i in tokens if i is not None]
+    assert _offsets(sentencepiece_like, ids) == ([0, 1, 1, 3, 4, 4, 4, 4, 5], "\n\ufffd\ufffd\n😀\n")
+    tokenizer = _byte_tokenizer()
+    ids = tokenizer.encode("\t😀\t", add_special_tokens=False)
+    tab, begins, _, _ = ids
+    assert _offsets(tokenizer, [tab, begins, tab]) == ([0, 1, 2], "\t\ufffd\t")
 
 
 @settings(max_examples=100)

@@ -17,6 +17,7 @@ class Whole:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    offsets: list[int] = field(default_factory=list)
 
     @property
     def cumulative_logprob(self) -> float:
@@ -32,6 +33,7 @@ async def gather(run: Run) -> list[Whole]:
         texts[piece.number].append(piece.text)
         whole.token_ids += piece.token_ids
         whole.logprobs += piece.logprobs or ()
+        whole.offsets += piece.offsets
         whole.finish_reason = piece.finish_reason
         whole.stop_reason = piece.stop_reason
     for whole, parts in zip(wholes, texts, strict=True):

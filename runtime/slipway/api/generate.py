@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -44,6 +44,8 @@ class Prompt:
     params: SamplingParams
     text: str = ""
     """Where it is to stand before its outputs."""
+    offsets: list[int] = field(default_factory=list)
+    """Where its tokens begin in `text`, where that is wanted."""
     embeds: bytes = b""
     """What it is instead of tokens, as `AddRequest` has it."""
     type_from: int | None = None

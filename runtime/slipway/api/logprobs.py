@@ -57,26 +57,20 @@ class LogprobFormat:
         self,
         token_ids: Sequence[int],
         logprobs: Sequence[TokenLogprobs | None],
-        *,
-        offset: int,
+        offsets: Sequence[int],
     ) -> CompletionLogprobs:
-        """`choices[].logprobs` of a completion; `offset` is where its text starts in the whole.
+        """`choices[].logprobs` of a completion; `offsets` are where the tokens begin in its text.
 
         A None entry is the first token of an echoed prompt, which nothing predicts.
         """
-        tokens = [self.token(token_id) for token_id in token_ids]
-        offsets = []
-        for token in tokens:
-            offsets.append(offset)
-            offset += len(token)
         return CompletionLogprobs(
-            tokens=tokens,
+            tokens=[self.token(token_id) for token_id in token_ids],
             token_logprobs=[None if one is None else floor(one.logprob) for one in logprobs],
             top_logprobs=[
                 None if one is None else self._alternatives(token_id, one)
                 for token_id, one in zip(token_ids, logprobs, strict=True)
             ],
-            text_offset=offsets,
+            text_offset=[*offsets],
         )
 
     def prompt(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> PromptLogprobs:
@@ -102,9 +96,14 @@ class LogprobFormat:
         return self._known_bytes[token_id]
 
     def _alternatives(self, token_id: int, one: TokenLogprobs) -> dict[str, float]:
-        """The likeliest tokens, and the one that stands there if it is not among them."""
-        found = {self.token(other): floor(value) for other, value in one.top}
-        found.setdefault(self.token(token_id), floor(one.logprob))
+        """The likeliest tokens, and the one that stands there if it is not among them.
+
+        Of several with the same text, as parts of characters have it, it is that one or else the likeliest.
+        """
+        found: dict[str, float] = {}
+        for other, value in one.top:
+            found.setdefault(self.token(other), floor(value))
+        found[self.token(token_id)] = floor(one.logprob)
         return found
 
     def _ranked(self, token_id: int, logprob: float, rank: int) -> PromptTokenLogprob:

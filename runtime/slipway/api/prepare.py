@@ -34,6 +34,7 @@ from slipway.api.structured import Grammar, grammar_of
 from slipway.api.transcript import TranscriptRules
 from slipway.engine.messages import NO_TOKEN
 from slipway.engine.params import SamplingParams
+from slipway.text.offsets import prompt_offsets
 
 
 def completion_order(
@@ -60,7 +61,8 @@ def completion_order(
     grammar = grammar_of(body, model, settings)
     beams = beams_of(body, body.candidates, ready, body.max_tokens, settings)
     n = body.candidates if beams is None else body.choices
-    return _order(body, ready, n, model, request_id, grammar, beams=beams)
+    offsets = body.logprobs is not None
+    return _order(body, ready, n, model, request_id, grammar, beams=beams, offsets=offsets)
 
 
 def _embeds_prompt(
@@ -97,11 +99,15 @@ def _completion_prompt(
     params = params_of(max(budget, 1))  # 0 only echoes; the engine still computes one
     if not body.echo:
         return Prompt(token_ids, params)
-    if isinstance(prompt, str) and len(token_ids) == len(whole):
-        return Prompt(token_ids, params, prompt)
     tokenizer = model.texts.tokenizer
-    text = "" if tokenizer is None else tokenizer.decode(token_ids, skip_special_tokens=False)
-    return Prompt(token_ids, params, text)
+    if tokenizer is None:
+        return Prompt(token_ids, params, offsets=[0] * len(token_ids))
+    if isinstance(prompt, str) and len(token_ids) == len(whole):
+        text = prompt
+    else:
+        text = tokenizer.decode(token_ids, skip_special_tokens=False)
+    offsets = [] if body.logprobs is None else prompt_offsets(tokenizer, token_ids, text)
+    return Prompt(token_ids, params, text, offsets)
 
 
 def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, request_id: str) -> Order:
@@ -157,6 +163,7 @@ def _order(
     *,
     found: Reading | None = None,
     beams: Beams | None = None,
+    offsets: bool = False,
 ) -> Order:
     if grammar is not None and beams is not None:
         message = f"use_beam_search searches free outputs, and {grammar.param} holds them to a form."
@@ -185,6 +192,7 @@ def _order(
         spaces_between_special_tokens=body.spaces_between_special_tokens is not False,
         own_stop_ids=frozenset(body.stop_token_ids or ()) - frozenset(model.eos_token_ids),
         kept_ids=frozenset() if found is None else found.kept_ids,
+        offsets=offsets,
     )
     return Order(
         request_id,

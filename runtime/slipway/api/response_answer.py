@@ -217,11 +217,13 @@ def split(
     waiting: list[ChatTokenLogprob], text: str
 ) -> tuple[list[ChatTokenLogprob], list[ChatTokenLogprob]]:
     """The tokens that a text is made of, and those behind them. What stands before them was no text."""
-    ends = list(accumulate(len(one.token) for one in waiting))
-    at = "".join(one.token for one in waiting).rfind(text)
-    if at < 0:  # a character that several tokens share
+    # In bytes: a character may be several tokens'.
+    ends = list(accumulate(len(one.bytes or ()) for one in waiting))
+    said = text.encode()
+    at = b"".join(bytes(one.bytes or ()) for one in waiting).rfind(said)
+    if at < 0:  # a character that its tokens leave broken
         return waiting, []
-    first, last = bisect_right(ends, at), bisect_left(ends, at + len(text))
+    first, last = bisect_right(ends, at), bisect_left(ends, at + len(said))
     return waiting[first : last + 1], waiting[last + 1 :]
 
 

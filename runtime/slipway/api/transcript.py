@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slipway.engine.messages import Delta, TokenLogprobs
 from slipway.engine.params import SamplingParams
@@ -27,6 +27,8 @@ class TranscriptRules:
     own_stop_ids: frozenset[int] = frozenset()
     """Stop tokens that the client named and the model does not have of its own: they are told as
     `stop_reason`."""
+    offsets: bool = False
+    """Pieces say where their tokens begin in the text."""
 
 
 @dataclass(slots=True)
@@ -40,6 +42,9 @@ class Piece:
     logprobs: list[TokenLogprobs] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    offsets: list[int] = field(default_factory=list)
+    """Where in the output's text each token begins, as `Detokenizer.offset` has it; empty where nobody asks.
+    A token of a stop string may begin behind the end."""
 
 
 class Transcript:
@@ -48,7 +53,16 @@ class Transcript:
     What comes out does not depend on how the engine's tokens were grouped into deltas.
     """
 
-    __slots__ = ("_detokenizer", "_keep_stop", "_number", "_own_stop_ids", "_quiet", "_stops", "num_tokens")
+    __slots__ = (
+        "_detokenizer",
+        "_keep_stop",
+        "_number",
+        "_offsets",
+        "_own_stop_ids",
+        "_quiet",
+        "_stops",
+        "num_tokens",
+    )
 
     def __init__(
         self, number: int, rules: TranscriptRules, params: SamplingParams, prompt_ids: list[int]
@@ -57,6 +71,7 @@ class Transcript:
         self._number = number
         self._own_stop_ids = rules.own_stop_ids
         self._keep_stop = rules.keep_stop
+        self._offsets = rules.offsets
         self._quiet = params.min_tokens
         """Stop strings within this many tokens do not count."""
         self._detokenizer = None
@@ -87,9 +102,12 @@ class Transcript:
         if detokenizer is not None and stops is not None:
             self._search(spoken, piece, detokenizer, stops)
         elif detokenizer is not None:
-            piece.text = detokenizer.push(spoken)
+            piece.text = self._push(spoken, piece, detokenizer)
             if delta.finish_reason is not None:
                 piece.text += detokenizer.finish()
+        if self._offsets:  # one that stops the output is silent
+            end = 0 if detokenizer is None else detokenizer.end
+            piece.offsets += [end] * (len(piece.token_ids) - len(piece.offsets))
         self.num_tokens += len(piece.token_ids)
         return piece
 
@@ -98,7 +116,7 @@ class Transcript:
     ) -> None:
         """Token by token, so that a stop string ends the output at the token that completes it."""
         for position, token_id in enumerate(token_ids):
-            text = detokenizer.push((token_id,))
+            text = self._push([token_id], piece, detokenizer)
             if self.num_tokens + position < self._quiet:
                 piece.text += text
             elif _stopped(stops, text, piece):
@@ -106,6 +124,15 @@ class Transcript:
                 return
         if piece.finish_reason is not None and not _stopped(stops, detokenizer.finish(), piece):
             piece.text += stops.finish()
+
+    def _push(self, token_ids: list[int], piece: Piece, detokenizer: Detokenizer) -> str:
+        if not self._offsets:
+            return detokenizer.push(token_ids)
+        text = ""
+        for token_id in token_ids:
+            piece.offsets.append(detokenizer.offset(token_id))
+            text += detokenizer.push((token_id,))
+        return text
 
 
 def _stopped(stops: StopStrings, text: str, piece: Piece) -> bool:

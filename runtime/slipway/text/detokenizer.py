@@ -38,6 +38,7 @@ class Detokenizer:
         "_held",
         "_joined",
         "_last_added",
+        "_length",
         "_pieces",
         "_skip",
         "_to_strip",
@@ -63,8 +64,27 @@ class Detokenizer:
         self._last_added = False
         self._to_strip = decoding.strip_left
         self._held = ""
+        self._length = 0
+        """Of the text that has come out."""
         if prompt_ids:
             self._follow(prompt_ids)
+            self._length = 0
+
+    @property
+    def end(self) -> int:
+        """Characters of the text so far, without one that is not complete."""
+        return self._length + len(self._held)
+
+    def offset(self, token_id: int) -> int:
+        """Where in the text a token begins that is pushed next.
+
+        One that goes on with a character begins where that character does; one without text, at the end.
+        """
+        begun, _ = self._utf8.getstate()
+        added = self._piece(token_id)
+        if not begun or not added or _goes_on(begun, added):
+            return self.end
+        return self.end + (len(begun) if self._pieces.decoding.one_mark_per_byte else 1)
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that these tokens complete."""
@@ -90,17 +110,23 @@ class Detokenizer:
         self.push(prompt_ids[start:])
 
     def _bytes(self, token_ids: Sequence[int]) -> bytes:
-        pieces = self._pieces
         out = bytearray()
         for token_id in token_ids:
-            piece = pieces.piece(token_id, self._first)
-            if token_id in self._skip or piece is None:
+            piece = self._piece(token_id)
+            if piece is None:
                 continue
-            added = self._joined and token_id in pieces.added_ids
-            out += pieces.token_bytes(token_id) if added and self._last_added else piece
+            out += piece
             self._first = False
-            self._last_added = added
+            self._last_added = self._joined and token_id in self._pieces.added_ids
         return bytes(out)
+
+    def _piece(self, token_id: int) -> bytes | None:
+        """What a token adds that comes next; None where it adds nothing and does not count."""
+        pieces = self._pieces
+        if token_id in self._skip or (piece := pieces.piece(token_id, self._first)) is None:
+            return None
+        glued = self._joined and self._last_added and token_id in pieces.added_ids
+        return pieces.token_bytes(token_id) if glued else piece
 
     def _cut(self, text: str) -> str:
         decoding = self._pieces.decoding
@@ -116,4 +142,14 @@ class Detokenizer:
             text = self._held + text
             self._held = text[len(strip_end(text, decoding.strip_char, decoding.strip_right)) :]
             text = text[: len(text) - len(self._held)]
+        self._length += len(text)
         return text
+
+
+def _goes_on(begun: bytes, added: bytes) -> bool:
+    """Whether `added` goes on with the character that `begun` is the beginning of."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(begun + added[:1])
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -26,6 +28,15 @@ async def create_completion(request: Request) -> Response:
     return await generate(request, FORM)
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What `logprobs` has of one token."""
+
+    token_id: int
+    logprob: TokenLogprobs | None
+    offset: int
+
+
 class CompletionAnswer(GeneratedAnswer):
     """Writes the outputs of a run as a `text_completion`."""
 
@@ -33,7 +44,10 @@ class CompletionAnswer(GeneratedAnswer):
         super().__init__(front, body, run)
         self._body = body
         self._shows_ids |= run.order.rules.tokenizer is None
-        self._offsets = [0] * len(run.outputs)
+        self._lengths = [0] * len(run.outputs)
+        """Characters given out of each."""
+        self._waiting: list[list[_Entry]] = [[] for _ in run.outputs]
+        """Of each, tokens whose text a stop string may yet cut off."""
         self._only_echo = body.max_tokens == 0
 
     async def whole(self) -> Completion:
@@ -89,6 +103,7 @@ class CompletionAnswer(GeneratedAnswer):
             whole.logprobs,
             whole.finish_reason,
             whole.stop_reason,
+            whole.offsets,
         )
         choice = self._chunk_choice(piece, first=True)
         assert choice is not None
@@ -100,40 +115,52 @@ class CompletionAnswer(GeneratedAnswer):
         """One entry of `choices`; None where there is nothing to tell. The first carries the echo."""
         if self._only_echo:  # what the engine computed all the same
             piece = Piece(piece.number, "", [], finish_reason=piece.finish_reason and "length")
-        num_logprobs, last = self._body.logprobs, piece.finish_reason is not None
-        prompt = self._run.outputs[piece.number].prompt
-        text, token_ids = piece.text, piece.token_ids
-        logprobs: Sequence[TokenLogprobs | None] = piece.logprobs or ()
-        own_ids = token_ids
+        last = piece.finish_reason is not None
+        prompt, text = self._run.outputs[piece.number].prompt, piece.text
         if first and self._body.echo:
             text = prompt.text + text
-            if num_logprobs is not None:
-                token_ids = [*prompt.token_ids, *token_ids]
-                of_prompt = self._run.prompt_logprobs[piece.number // self._run.order.n] or ()
-                logprobs = [*(one and likeliest(one, num_logprobs) for one in of_prompt), *logprobs]
-        shows_tokens = num_logprobs is not None or self._shows_ids
-        if not text and not last and not (shows_tokens and token_ids):
+        logprobs = None
+        if self._body.logprobs is not None:
+            logprobs = self._logprobs(piece, len(text), first=first, last=last)
+        tells_tokens = bool(self._shows_ids and piece.token_ids) or bool(logprobs and logprobs.tokens)
+        if not (text or last or tells_tokens):
             return None
         choice = CompletionChoice(
-            index=piece.number,
-            text=text,
-            logprobs=None if num_logprobs is None else self._logprobs(piece.number, token_ids, logprobs),
-            finish_reason=piece.finish_reason,
+            index=piece.number, text=text, logprobs=logprobs, finish_reason=piece.finish_reason
         )
         if last:
             choice.stop_reason = piece.stop_reason
         if self._shows_ids:
-            choice.token_ids = own_ids
+            choice.token_ids = piece.token_ids
             choice.prompt_token_ids = prompt.token_ids if first else UNSET
         return choice
 
-    def _logprobs(
-        self, number: int, token_ids: list[int], logprobs: Sequence[TokenLogprobs | None]
-    ) -> CompletionLogprobs:
-        offset = self._offsets[number]
-        written = self._format.completion(token_ids, logprobs, offset=offset)
-        self._offsets[number] += sum(map(len, written.tokens))
-        return written
+    def _logprobs(self, piece: Piece, num_chars: int, *, first: bool, last: bool) -> CompletionLogprobs:
+        """Of the tokens that the text has reached: of a stop string's, the text ends before them.
+
+        num_chars  the text that goes out with them
+        """
+        prompt, waiting = self._run.outputs[piece.number].prompt, self._waiting[piece.number]
+        if first and self._body.echo:
+            echoed = zip(prompt.token_ids, self._echoed(piece.number), prompt.offsets, strict=True)
+            waiting += (_Entry(*one) for one in echoed)
+        before = len(prompt.text)
+        told = zip(piece.token_ids, piece.logprobs or (), piece.offsets, strict=True)
+        waiting += (_Entry(token_id, one, before + offset) for token_id, one, offset in told)
+        self._lengths[piece.number] += num_chars
+        length = self._lengths[piece.number]
+        ready = len(waiting) if last else bisect_right(waiting, length, key=lambda entry: entry.offset)
+        reached, self._waiting[piece.number] = waiting[:ready], waiting[ready:]
+        return self._format.completion(
+            [entry.token_id for entry in reached],
+            [entry.logprob for entry in reached],
+            [min(entry.offset, length) for entry in reached],
+        )
+
+    def _echoed(self, number: int) -> list[TokenLogprobs | None]:
+        """Log-probabilities of an output's prompt."""
+        shown, found = self._body.logprobs or 0, self._run.prompt_logprobs[number // self._run.order.n]
+        return [one and likeliest(one, shown) for one in found or ()]
 
 
 FORM = Form("cmpl-", CompletionRequest, completion_order, CompletionAnswer)
