@@ -115,6 +115,16 @@ def test_each_of_several_keys_opens_and_no_part_of_one(start: Callable[..., Serv
         refused(served.get("/v1/models", headers={"Authorization": f"Bearer {key}"}))
 
 
+def test_a_key_opens_without_the_end_of_its_line(start: Callable[..., Served]) -> None:
+    # The last byte of à and of х is white space in Latin-1, as which headers are read.
+    for key in ("pear", "voilà", "успех"):
+        served = start("--api-key", f"{key}\n")
+        for presented in (key, f" {key}"):
+            bearer = {"Authorization": b"Bearer " + presented.encode()}
+            assert served.get("/v1/models", headers=bearer).status_code == 200, key
+        refused(served.get("/v1/models", headers={"Authorization": b"Bearer " + key.encode()[:-1]}))
+
+
 def refused(answer: httpx.Response) -> None:
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"

@@ -462,6 +462,28 @@ def test_the_link_of_a_service_is_no_value_of_an_argument():
     assert resolve(["m", *COPIES], link)["data_parallel_rpc_port"] is None
 
 
+@pytest.mark.parametrize(
+    ("variable", "name", "meant"),
+    [("VLLM_API_KEY", "api_key", ["pear"]), ("HF_TOKEN", "hf_token", "pear")],
+)
+def test_a_secret_of_a_variable_ends_where_its_line_does(variable, name, meant):
+    assert resolve(["m"], {variable: "pear\n"})[name] == meant
+    warnings = resolve(["m", f"--{name.replace('_', '-')}", "pear"], {variable: "pear\n"}).warnings
+    assert not [one for one in warnings if "wins over" in one]
+    with pytest.raises(ArgumentError, match=f"{variable} is empty"):
+        resolve(["m"], {variable: "\n"})
+    with pytest.raises(ArgumentError, match=f"{variable} cannot be sent in an HTTP header") as refused:
+        resolve(["m"], {variable: "pe\nar"})
+    assert "pe" not in str(refused.value)
+
+
+def test_a_key_that_many_clients_cannot_send_is_warned_of():
+    (warning,) = resolve(["m"], {"VLLM_API_KEY": "ключ"}).warnings
+    assert "not ASCII" in warning
+    assert "ключ" not in warning
+    assert not resolve(["m"], {"VLLM_API_KEY": "key"}).warnings
+
+
 def test_a_secret_on_the_command_line_warns_and_names_the_variable():
     resolved = resolve(["m", "--api-key", "sk-1", "--hf-token", "hf_1"], {})
     text = "\n".join(resolved.warnings)

@@ -385,6 +385,36 @@ def test_without_a_model_there_is_nothing_to_serve():
 def test_an_empty_secret_is_refused():
     assert "--api-key is empty" in error("--api-key", "")
     assert "--hf-token is empty" in error("--hf-token=")
+    assert "--api-key is empty" in error("--api-key", " \n")
+
+
+def test_the_white_space_round_a_secret_is_none_of_it():
+    assert value("api_key", "--api-key", "a b\n", "\tc") == ["a b", "c"]
+    assert value("hf_token", "--hf-token", "hf_1\r\n") == "hf_1"
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        ("pe\nar", "its character 3 ends a line"),
+        ("pear\r\nX-Admin: 1", "its character 5 ends a line"),
+        ("p\x1bear", "its character 2 is the control character U+001B"),
+        ("p\x7f", "its character 2 is the control character U+007F"),
+        ("p\tear", "its character 2 is the control character U+0009"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["--api-key", "--hf-token"])
+def test_a_secret_that_no_header_carries_is_refused_without_showing_it(flag, secret, words):
+    message = error(flag, secret)
+    assert message.startswith(f"{flag} cannot be sent in an HTTP header: {words}. Copy it once more")
+    assert "ear" not in message
+
+
+def test_a_hubs_token_is_ascii_and_a_key_of_the_api_need_not_be():
+    assert "--hf-token cannot be sent in an HTTP header: its character 4 is not ASCII" in error(
+        "--hf-token", "hf_é"
+    )
+    assert value("api_key", "--api-key", "ключ") == ["ключ"]
 
 
 def test_an_empty_text_is_unset_where_that_is_the_default():

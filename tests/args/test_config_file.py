@@ -194,6 +194,13 @@ def test_a_secret_is_not_repeated_in_an_error(write):
     message = error(write("api-key: 123456"), "m")
     assert "api-key in" in message
     assert "123456" not in message
+    message = error(write('api-key: "123\\n456"'), "m")
+    assert "cannot be sent in an HTTP header" in message
+    assert "456" not in message
+
+
+def test_a_secret_in_a_block_ends_without_its_line(write):
+    assert load(write("api-key: |\n  pear\n"), "m")["api_key"] == ["pear"]
 
 
 @pytest.mark.parametrize("text", ["port: 1\nport: 2\n", "max-num-seqs: 1\nmax_num_seqs: 2\n"])

@@ -306,8 +306,18 @@ def test_a_private_model_opens_with_modelscopes_own_token(
     with pytest.raises(LoadError, match="MODELSCOPE_API_TOKEN") as caught:
         locate(MODEL, token="hf_not_for_them")
     assert caught.value.code == "ModelGated"
-    monkeypatch.setenv("MODELSCOPE_API_TOKEN", "ms-secret")
+    monkeypatch.setenv("MODELSCOPE_API_TOKEN", "ms-secret\n")
     assert fetched(locate(MODEL, weights=False))
+
+
+def test_a_token_that_no_header_carries_is_refused_without_showing_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELSCOPE_API_TOKEN", "ms\nsecret")
+    with pytest.raises(LoadError, match="its character 3 ends a line") as caught:
+        locate(MODEL)
+    assert caught.value.code == "ModelGated"
+    assert "secret" not in str(caught.value)
 
 
 def test_a_site_that_does_not_answer_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

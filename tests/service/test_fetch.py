@@ -174,6 +174,13 @@ def test_the_older_names_of_keys_and_endpoint_are_read_where_the_others_are_unse
     assert main(["fetch", f"s3://{models}/a", str(tmp_path / "b")]) == 11
 
 
+def test_the_line_ends_of_keys_are_not_sent(server, models, tmp_path, monkeypatch):
+    server.put(f"{models}/a/config.json", b"{}")
+    for name in bucket_module.KEYS:
+        monkeypatch.setenv(f"AWS_{name}", os.environ[f"AWS_{name}"] + "\n")
+    assert main(["fetch", f"s3://{models}/a", str(tmp_path / "a")]) == 0
+
+
 def test_what_is_there_is_not_fetched_again(server, models, tmp_path):
     server.put(f"{models}/a/config.json", b"{}")
     words = ["fetch", f"s3://{models}/a", str(tmp_path / "a")]
@@ -283,6 +290,8 @@ def test_an_object_that_is_replaced_meanwhile_is_not_mixed(server, models):
         ("s3://no-such-bucket/a", {}, 10, "There is nothing at s3://no-such-bucket/a"),
         ("s3://{models}/a", {"AWS_ACCESS_KEY_ID": "AKIAOTHER"}, 11, "does not let these credentials"),
         ("s3://{models}/a", {"AWS_SECRET_ACCESS_KEY": "wrong"}, 11, "does not let these credentials"),
+        ("s3://{models}/a", {"AWS_ACCESS_KEY_ID": "A\nB"}, 11, "AWS_ACCESS_KEY_ID cannot be sent in an HTTP"),
+        ("s3://{models}/a", {"AWS_SESSION_TOKEN": "é"}, 11, "its character 1 is not ASCII"),
         ("s3://{models}/a", {"AWS_ACCESS_KEY_ID": ""}, 11, "only AWS_SECRET_ACCESS_KEY is set"),
         ("s3://{models}/a", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, 12, "cannot be read"),
         ("s3://{models}/a", {"AWS_ENDPOINT_URL": "http://a.invalid"}, 12, "cannot be read"),

@@ -27,11 +27,12 @@ def guard(api_keys: Sequence[str]) -> Callable[[Request], Awaitable[None]]:
     async def require_key(request: Request) -> None:
         header = request.headers.get("authorization", "")
         scheme, _, presented = header.partition(" ")
-        if scheme.lower() != "bearer" or not presented.strip():
+        presented = presented.strip(" \t")  # and nothing else: bytes of UTF-8 are white space in Latin-1
+        if scheme.lower() != "bearer" or not presented:
             message = "This server needs an API key: send Authorization: Bearer KEY."
             raise ApiError(message, status=401, code="missing_api_key", headers=_CHALLENGE)
         # Digests have one length and every key is compared, so that the time tells nothing of them.
-        sent = _digest(presented.strip().encode("latin-1"))  # the bytes as they came
+        sent = _digest(presented.encode("latin-1"))  # the bytes as they came
         matches = [hmac.compare_digest(sent, key) for key in wanted]
         if not any(matches):
             message = "The API key is none of this server's."

@@ -180,6 +180,9 @@ class Argument:
     twins: tuple[str, ...] = ()
     """Environment variables that set the same thing."""
     secret: bool = False
+    """It is hidden, and goes out in HTTP headers."""
+    ascii_only: bool = False
+    """A secret that no client sends otherwise."""
     security_sensitive: bool = False
     disposition: Disposition = Disposition.IMPLEMENT
     reason: str = ""

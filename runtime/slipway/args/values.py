@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from slipway.args.declare import LARGEST_INT32, LARGEST_INT64, Argument, Kind
 from slipway.args.errors import ArgumentError
+from slipway.envs.secrets import trimmed, unsendable
 
 INTEGER = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -50,10 +51,14 @@ def near(word: str, known: Any) -> str:
 
 def from_text(argument: Argument, text: str, place: str) -> Any:
     """One value, or one item of a list, from the command line. `place` names it in errors."""
+    if argument.secret:
+        text = trimmed(text)
     if text.lower() in argument.words:
         return argument.words[text.lower()]
     if text == "" and argument.kind is not Kind.BOOL:
         return _empty(argument, place)
+    if argument.secret and (reason := unsendable(text, ascii_only=argument.ascii_only)):
+        raise ArgumentError(f"{place} {reason}", argument.name)
     return check(argument, _parse(argument, text, place), place)
 
 
@@ -152,7 +157,7 @@ def _check_refused(argument: Argument, value: Any, place: str) -> None:
 def _empty(argument: Argument, place: str) -> None:
     if argument.secret:
         raise ArgumentError(
-            f"{place} is empty. An unset variable, perhaps? Leave the argument out to have none.",
+            f"{place} is empty. An unset variable, perhaps? Leave it out to have none.",
             argument.name,
         )
     if not argument.nullable or argument.is_list or argument.kind is Kind.JSON:

@@ -21,6 +21,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from slipway.envs.secrets import trimmed, unsendable
 from slipway.load.errors import LoadError
 from slipway.load.folder import skipped_beside
 from slipway.load.progress import Progress
@@ -292,7 +293,7 @@ class Repository:
         site = os.environ.get("MODELSCOPE_DOMAIN") or SITE
         site = site if "://" in site else f"https://{site}"
         request = urllib.request.Request(f"{site}/api/v1/models/{self.name}/{path}")
-        if token := os.environ.get("MODELSCOPE_API_TOKEN"):
+        if token := _token():
             # Not for the store to which the site may redirect.
             request.add_unredirected_header("Cookie", f"m_session_id={token}")
         if first:
@@ -343,6 +344,15 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:  # another process may just have completed it
         return 0
+
+
+def _token() -> str:
+    """The account's, empty where there is none. Raises LoadError for one that no header carries."""
+    name = "MODELSCOPE_API_TOKEN"
+    token = trimmed(os.environ.get(name, ""))
+    if reason := unsendable(token):
+        raise LoadError("ModelGated", f"{name} {reason}")
+    return token
 
 
 def _passes(status: int) -> bool:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from slipway.envs.secrets import trimmed, unsendable
 from slipway.load.errors import LoadError
 
 KEYS = ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY")
@@ -58,7 +59,7 @@ class Bucket:
         self.uri = uri
         name, _, self.prefix = uri.removeprefix("s3://").strip("/").partition("/")
         self._obstore = obstore
-        keys = self._older_keys()
+        keys = _credentials()
         endpoints = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
         endpoint = endpoint or next(filter(None, map(os.environ.get, endpoints)), None)
         client: Any = {
@@ -70,7 +71,7 @@ class Bucket:
         config: Any = keys | ({"endpoint": endpoint} if endpoint else {})
         if region := os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
             config["region"] = region
-        if not any(os.environ.get(variable) for variable in SIGNED_BY):
+        if not any(trimmed(os.environ.get(variable, "")) for variable in SIGNED_BY):
             config["skip_signature"] = True
         with self._explained():
             self._store = store.S3Store(
@@ -137,22 +138,6 @@ class Bucket:
                 "(AWS_REGION), DNS, proxy and egress rules.",
             ) from None
 
-    def _older_keys(self) -> dict[str, str]:
-        """By the client's names, where the newer variables are unset. Raises LoadError for half a pair."""
-        for prefix in ("AWS_", "S3_"):
-            names = [prefix + name for name in KEYS]
-            given = [name for name in names if os.environ.get(name)]
-            if len(given) == 1:
-                raise LoadError(
-                    "ModelGated",
-                    f"Of {names[0]} and {names[1]} only {given[0]} is set.",
-                    hint="Set both, in a cluster in the Secret that spec.model.s3.secret names, or neither.",
-                )
-            if given:
-                newer = prefix == "AWS_"  # the client reads these itself
-                return {} if newer else {name.lower(): os.environ[prefix + name] for name in KEYS}
-        return {}
-
     def _gated(self) -> LoadError:
         return LoadError(
             "ModelGated",
@@ -198,3 +183,31 @@ def _first_line(error: BaseException) -> str:
     """What the client says, without its traces: they go over many lines."""
     line = next(iter(str(error).splitlines()), type(error).__name__).strip()
     return (line if len(line) <= 400 else line[:399] + "…").rstrip(".") + "."
+
+
+def _credentials() -> dict[str, str]:
+    """The keys by the client's names, empty where none are set; the older ones where the newer are not.
+
+    Raises LoadError for half a pair, and for what no HTTP header carries.
+    """
+    for prefix in ("AWS_", "S3_"):
+        names = [prefix + name for name in KEYS]
+        given = [name for name in names if _sendable(name)]
+        if len(given) == 1:
+            raise LoadError(
+                "ModelGated",
+                f"Of {names[0]} and {names[1]} only {given[0]} is set.",
+                hint="Set both, in a cluster in the Secret that spec.model.s3.secret names, or neither.",
+            )
+        if given:
+            found = {name.lower(): _sendable(prefix + name) for name in KEYS}
+            token = _sendable("AWS_SESSION_TOKEN")  # goes with keys that expire
+            return found | ({"session_token": token} if token else {})
+    return {}
+
+
+def _sendable(variable: str) -> str:
+    value = trimmed(os.environ.get(variable, ""))
+    if reason := unsendable(value):
+        raise LoadError("ModelGated", f"{variable} {reason}")
+    return value

@@ -147,6 +147,7 @@ class Model:
 
     hf_token: str | None = arg(
         secret=True,
+        ascii_only=True,
         optional_value=True,
         words={"true": True},
         twins=("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),

@@ -15,6 +15,15 @@ def _credentials_for_all(values: Values, given: Given) -> str | None:
     )
 
 
+def _keys_of_all_clients(values: Values, given: Given) -> str | None:
+    if all(map(str.isascii, values["api_key"] or ())):
+        return None
+    return (
+        "An API key has letters that are not ASCII: OpenAI's and Anthropic's clients cannot send it. Others "
+        "have to send it as UTF-8."
+    )
+
+
 def _client_certificates(values: Values, given: Given) -> str | None:
     if not values["ssl_cert_reqs"] or values["ssl_ca_certs"]:
         return None
@@ -59,6 +68,7 @@ FRONTEND: tuple[Rule, ...] = (
         message="apiServerCount above 1 needs an engine in a process of its own:"
         " drop disableFrontendMultiprocessing",
     ),
+    Rule("api_key", _keys_of_all_clients, warns=True),
     Rule("allow_credentials", _credentials_for_all, warns=True),
     Rule("ssl_cert_reqs", _client_certificates, warns=True),
     Rule("ssl_certfile", _tls_settings, warns=True),
