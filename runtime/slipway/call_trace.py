@@ -11,6 +11,8 @@ import threading
 import time
 from types import CodeType, FrameType
 
+from slipway.exits import BAD_ARGUMENTS, Exit
+
 PACKAGES = ("slipway", "slipway_kernels")
 """Whose functions are written: those of others would bury them."""
 MOST_BYTES = 1 << 30
@@ -20,8 +22,15 @@ log = logging.getLogger("slipway.calls")
 
 
 def trace_calls() -> None:
-    """Write every call and return of this thread, and of those that begin later, to a file from now on."""
-    file, path = tempfile.mkstemp(prefix=f"slipway-calls-{os.getpid()}-", suffix=".log")
+    """Write every call and return of this thread, and of those that begin later, to a file from now on.
+
+    Raises Exit where the file cannot be made.
+    """
+    try:
+        file, path = tempfile.mkstemp(prefix=f"slipway-calls-{os.getpid()}-", suffix=".log")
+    except OSError as error:
+        message = f"VLLM_TRACE_FUNCTION=1 has no folder for its files: {error.strerror}."
+        raise Exit(BAD_ARGUMENTS, message, "Name one that can be written by TMPDIR.") from None
     log.warning(
         "VLLM_TRACE_FUNCTION: every call in Slipway is written to %s, up to %d MiB. Each costs about 20 "
         "microseconds, and a request makes thousands: the server is many times slower.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -117,6 +118,47 @@ def test_a_signal_before_the_server_listens_to_any_ends_it_and_leaves_nothing(
     assert b"Traceback" not in server.communicate(timeout=scaled(30))[1]
     assert server.returncode == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_answers_though_the_folder_for_temporary_files_has_a_long_path(
+    tiny: Path, tmp_path: Path
+) -> None:
+    long = tmp_path / ("a" * 60) / ("b" * 60)
+    long.mkdir(parents=True)
+    with new_server(tiny, "--api-server-count", "2", env={"TMPDIR": str(long)}) as server:
+        assert server.post("/v1/completions", b'{"prompt": "a", "max_tokens": 2}')[0] == 200
+
+
+READ_ONLY = """
+mount -o remount,ro,bind / && mount -t tmpfs -o "$1" shm /dev/shm && shift && exec "$@"
+"""
+
+
+@pytest.mark.skipif(bool(os.geteuid()), reason="Mounts need root.")
+@pytest.mark.parametrize("shared", ["rw", "ro"])
+def test_on_a_read_only_root_a_server_uses_shared_memory_or_says_what_it_needs(
+    tiny: Path, tmp_path: Path, shared: str
+) -> None:
+    port = free_port()
+    serve = [sys.executable, "-m", "slipway", "serve", str(tiny), "--port", str(port)]
+    words = ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh", shared, *serve]
+    server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        if shared == "rw":
+            waits = time.monotonic() + scaled(60)
+            ready = 0
+            while ready != 200 and server.poll() is None and time.monotonic() < waits:
+                with contextlib.suppress(httpx.TransportError):
+                    ready = httpx.get(f"http://127.0.0.1:{port}/ready").status_code
+                time.sleep(0.05)
+            assert ready == 200
+            server.send_signal(signal.SIGINT)
+        printed = server.communicate(timeout=scaled(60))[1]
+    finally:
+        server.kill()
+    assert "Traceback" not in printed
+    assert server.returncode == (0 if shared == "rw" else exits.BAD_ARGUMENTS.code)
+    assert ("There is no folder for the sockets of the server. " in printed) == (shared == "ro")
 
 
 def test_loading_that_stands_still_ends_the_server_with_the_cause(tiny: Path, tmp_path: Path) -> None:

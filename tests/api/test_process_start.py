@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -168,7 +167,6 @@ def test_both_processes_load_plugins_write_calls_and_log_sizes_of_steps(
     environ = {
         "PYTHONPATH": ":".join([str(installed), *sys.path]),
         "TMPDIR": str(written),
-        "VLLM_RPC_BASE_PATH": tempfile.gettempdir(),  # a socket's path has at most 107 bytes
         "VLLM_PLUGINS": "greeter",
         "VLLM_TRACE_FUNCTION": "1",
         "VLLM_LOG_BATCHSIZE_INTERVAL": "0.2",

@@ -13,7 +13,7 @@ RUNTIME, KERNELS = ROOT / "runtime" / "slipway", ROOT / "kernels" / "slipway_ker
 
 ROOMS = (
     ("driver", "footprint", "machine", "envs", "exits", "features", "processes", "sockets"),
-    ("contract", "extras", "plugins", "call_trace", "logs"),
+    ("contract", "extras", "temporary", "plugins", "call_trace", "logs"),
     ("begin",),
     ("metrics",),
     ("args",),

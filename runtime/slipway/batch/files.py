@@ -91,8 +91,12 @@ class Input:
 
 
 def _scratch() -> BinaryIO:
-    """Gone with the process, however that ends."""
-    return tempfile.TemporaryFile(prefix="slipway-")
+    """Gone with the process, however that ends. Raises Exit where it has no place."""
+    try:
+        return tempfile.TemporaryFile(prefix="slipway-")
+    except OSError as error:
+        message = f"The input needs a copy, and there is no folder for temporary files: {error.strerror}."
+        raise Exit(BAD_ARGUMENTS, message, "Name one that can be written by TMPDIR.", "input_file") from None
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import tempfile
 import threading
 from abc import ABC, abstractmethod
 from typing import Protocol
@@ -19,6 +18,9 @@ from slipway.dist.beats import ENDED, Heartbeats
 from slipway.engine.config import EngineConfig
 from slipway.exits import ENGINE_DIED, WORKER_KILLED, ExitCode, how_ended
 from slipway.processes import start_module
+from slipway.temporary import socket_folder
+
+SOCKET = "engine.sock"
 
 
 class Parent(Protocol):
@@ -52,14 +54,10 @@ class Engine(ABC):
     """An engine that this process starts: its socket, in a private folder, and the pipe that ends it."""
 
     def __init__(self, config: EngineConfig, rank: int) -> None:
-        base = os.environ.get("VLLM_RPC_BASE_PATH") or None
-        if base is not None:
-            base = os.path.expanduser(base)
-            os.makedirs(base, exist_ok=True)
-        # For its owner alone, and removed at this process's exit at the latest.
-        self._folder = tempfile.TemporaryDirectory(prefix="slipway-", dir=base, ignore_cleanup_errors=True)
+        """Raises Exit where its socket has no place."""
+        self._folder = socket_folder(SOCKET)
         self.folder = self._folder.name
-        self.address = Address(os.path.join(self.folder, "engine.sock"), rank, config.name)
+        self.address = Address(os.path.join(self.folder, SOCKET), rank, config.name)
         self._of = f" of {config.name}" if config.is_one_of_several else ""
         self._named = f"process{self._of}" if self._of else "engine process"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

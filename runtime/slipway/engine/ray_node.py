@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import tempfile
+from pathlib import Path
 
 import msgspec
 
@@ -17,6 +17,7 @@ from slipway.engine.node import NodeOrder, run_node
 from slipway.engine.start import describe
 from slipway.envs import read
 from slipway.processes import die_with_parent, told
+from slipway.temporary import private_folder
 
 log = logging.getLogger("slipway.engine")
 
@@ -25,15 +26,16 @@ def main() -> int:
     die_with_parent()
     order = told(int(sys.argv[1]), NodeOrder)
     begin(order.config.log_config_file, read(os.environ), f"[node {order.config.node_rank}] ")
-    with tempfile.NamedTemporaryFile(prefix="slipway-key-") as key:  # for this user alone
-        key.write(order.key)
-        key.flush()
-        try:
-            return run_node(msgspec.structs.replace(order.config, cluster_key_file=key.name))
-        except Exception as error:
-            failure = describe(error)
-            log.error("%s %s", failure.message, failure.hint)
-            return failure.code
+    try:
+        with private_folder("slipway-key-") as folder:
+            key = Path(folder) / "key"
+            key.touch(0o600)
+            key.write_bytes(order.key)
+            return run_node(msgspec.structs.replace(order.config, cluster_key_file=str(key)))
+    except Exception as error:
+        failure = describe(error)
+        log.error("%s %s", failure.message, failure.hint)
+        return failure.code
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -20,6 +19,7 @@ from slipway.engine.node import NodeOrder
 from slipway.envs import VARIABLES, Environment
 from slipway.exits import ENGINE_DIED, Exit
 from slipway.processes import written
+from slipway.temporary import private_folder
 
 OF_THE_HOST = frozenset(
     [
@@ -42,7 +42,7 @@ class RayedRanks:
 
     def __init__(self, config: EngineConfig, environment: Environment, device: str) -> None:
         """Takes the places. Raises Exit where the cluster has none, or cannot be reached."""
-        self._folder = tempfile.TemporaryDirectory(prefix="slipway-ray-", ignore_cleanup_errors=True)
+        self._folder = private_folder("slipway-ray-")
         self._ended: dict[str, Future[bytes]] = {}
         """By the name of a node."""
         self._key = key_of(config)

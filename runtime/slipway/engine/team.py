@@ -8,7 +8,6 @@ import os
 import queue
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +30,7 @@ from slipway.engine.messages import Failed
 from slipway.engine.plan import StepOutput
 from slipway.exits import BY_CODE, ENGINE_DIED, Exit, how_ended
 from slipway.processes import start_module
+from slipway.temporary import private_folder
 from slipway_kernels.cpu import shared_memory
 
 NOBODY: Mapping[int, Arrived] = MappingProxyType({})
@@ -131,7 +131,7 @@ class Team:
         self._memories = [shared_memory() for _ in range(mesh.pp)]
         self.memory = self._memories[0]
         """Of the ranks of this one's stage."""
-        self._folder = tempfile.TemporaryDirectory(prefix="slipway-ranks-", ignore_cleanup_errors=True)
+        self._folder = private_folder("slipway-ranks-")
         self.config = config = msgspec.structs.replace(config, rank_folder=self._folder.name)
         """What the ranks are told, this one's too."""
         own = ranks_of(config, 0)

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import os
 import socket
-import tempfile
 import threading
 
 import msgspec
@@ -23,6 +22,7 @@ from slipway.dist.ports import Listener, listen, tell
 from slipway.dist.trust import Greeting
 from slipway.engine.launch import Address
 from slipway.exits import ENGINE_DIED, ExitCode
+from slipway.temporary import socket_folder
 
 BEATS, ENGINE = "data-parallel beats", "data-parallel engine"
 """What a connection is for."""
@@ -76,7 +76,7 @@ class RemoteEngine:
 
     def __init__(self, meeting: Meeting, rank: int, size: int) -> None:
         self.folder = meeting.folder
-        path = os.path.join(meeting.folder, f"engine-{rank}.sock")
+        path = os.path.join(meeting.folder, _socket(rank))
         self.address = Address(path, rank, f"engine {rank} of {size}")
         self._meeting = meeting
 
@@ -92,9 +92,12 @@ class Meeting:
     """Where engines of other nodes come, in a thread of its own."""
 
     def __init__(self, listener: socket.socket, key: bytes, ranks: range, size: int) -> None:
-        """ranks: those that are to come"""
+        """ranks: those that are to come
+
+        Raises Exit where their sockets have no place.
+        """
         self._where = "{}:{}".format(*listener.getsockname()[:2])
-        self._folder = tempfile.TemporaryDirectory(prefix="slipway-", ignore_cleanup_errors=True)
+        self._folder = socket_folder(_socket(max(ranks)))
         self.folder = self._folder.name
         self._size = size
         self._ranks = ranks
@@ -227,6 +230,10 @@ class Meeting:
             with connection:
                 connection.setblocking(False)
                 await join(client, connection)
+
+
+def _socket(rank: int) -> str:
+    return f"engine-{rank}.sock"
 
 
 def _bound(path: str) -> socket.socket:

@@ -195,7 +195,8 @@ DISTRIBUTED = (
         "Folder of the socket between API and engine.",
         operator_only("a writable emptyDir; the length of a socket's path is limited"),
         implemented(),
-        effective_default="a folder of the server's own in the temporary folder",
+        effective_default="a folder of the server's own in TMPDIR, or in /tmp, /var/tmp or /dev/shm where "
+        "TMPDIR cannot be written or has a path too long for a socket",
     ),
     _Variable(
         "VLLM_RPC_TIMEOUT",

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -17,6 +16,7 @@ from slipway.fit.describe import opened, silent
 from slipway.fit.served_most import served
 from slipway.load.errors import LoadError
 from slipway.model.pooling import TokenIds, no_tokenizer
+from slipway.temporary import private_folder
 from slipway.worker.device.every_step import decodes, draws, prompts, sizes
 from slipway.worker.device.load import load
 from slipway.worker.device.prompt_logprobs import REPORTED_AT_ONCE
@@ -76,7 +76,7 @@ def needed_most(arch: int) -> dict[str, Specialization]:
     """Those of the models that are served most, where the device has the numbers that they are served in."""
     known: dict[str, Specialization] = {}
     for model, settings in served():
-        with TemporaryDirectory() as folder:
+        with private_folder("slipway-") as folder:
             Path(folder, "config.json").write_text(json.dumps(model))
             config = EngineConfig(model=folder, device="cuda", **settings)
             with suppress(LoadError):  # fp8 before sm_89
