@@ -160,6 +160,8 @@ def test_no_effort_turns_thinking_off_whatever_the_template_calls_it(
     ):
         assert served.post(path, fields).status_code == 200
         assert prompt_of(served) == f"{off} Hello"
+    tokens = served.post("/tokenize", {"messages": HELLO, "reasoning_effort": "none"}).json()["tokens"]
+    assert served.tokenizer.decode(tokens) == f"{off} Hello"
     for own, shown in (
         ({"reasoning_effort": "none", "chat_template_kwargs": {switch: 7}}, "7 Hello"),
         ({"reasoning_effort": "low"}, "unset Hello"),

@@ -149,7 +149,7 @@ def test_an_argument_reaches_the_engine(
 
 
 def test_the_api_is_told_its_names_keys_and_times() -> None:
-    environ = {"VLLM_API_KEY": "k", "VLLM_ENGINE_ITERATION_TIMEOUT_S": "7"}
+    environ = {"VLLM_API_KEY": "k\n", "VLLM_ENGINE_ITERATION_TIMEOUT_S": "7"}
     resolved = resolve(["model", "--drain-grace", "3", "--root-path", "/a/"], environ)
     settings = api_settings(resolved, envs.read(environ))
     assert (settings.name, settings.api_keys, settings.root_path) == ("model", ("k",), "/a")

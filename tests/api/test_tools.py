@@ -16,6 +16,7 @@ import tokenizers
 from serving import MODEL, Served, texts_of
 
 from factory import write_tokenizer
+from grammars import accepts, compiled
 from live_server import live_server
 from slipway.api.configure import api_settings
 from slipway.api.formats import formats
@@ -303,6 +304,51 @@ def test_tools_whose_arguments_cannot_be_held_to_are_refused_where_they_have_to_
     for choice in ("required", {"type": "function", "function": {"name": "f"}}):
         with pytest.raises(openai.BadRequestError, match=r"tools cannot be followed: .*not"):
             whole(served, tools=tools, tool_choice=choice)
+
+
+CLOCK = {"name": "clock", "description": "The time."}
+CLOCKS: list[dict[str, Any]] = [
+    CLOCK,
+    *(
+        CLOCK | {"parameters": parameters}
+        for parameters in (None, {}, {"type": "object"}, {"type": "object", "properties": {}})
+    ),
+]
+
+
+def forced(clock: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """A tool that has to be called, in each API and way to say so."""
+    chat = {"messages": SAY, "max_tokens": 9, "tools": [{"type": "function", "function": clock}]}
+    function = {"type": "function", "function": {"name": "clock"}}
+    responses = {"input": "Time?", "tools": [{"type": "function", **clock}]}
+    found = [
+        ("/v1/chat/completions", chat | {"tool_choice": "required"}),
+        ("/v1/chat/completions", chat | {"tool_choice": function}),
+        ("/v1/responses", responses | {"tool_choice": "required"}),
+        ("/v1/responses", responses | {"tool_choice": {"type": "function", "name": "clock"}}),
+    ]
+    if schema := clock.get("parameters"):  # Anthropic's tools have one
+        tools = [{"name": "clock", "input_schema": schema}]
+        found += [
+            ("/v1/messages", {"messages": SAY, "max_tokens": 9, "tools": tools, "tool_choice": choice})
+            for choice in ({"type": "any"}, {"type": "tool", "name": "clock"})
+        ]
+    return found
+
+
+@pytest.mark.parametrize("clock", CLOCKS, ids=lambda clock: json.dumps(clock.get("parameters", "none")))
+def test_a_forced_call_of_a_tool_without_parameters_has_no_arguments(
+    served: Served, clock: dict[str, Any]
+) -> None:
+    for path, body in forced(clock):
+        answer = served.post(path, body)
+        assert answer.status_code == 200, answer.text
+        matcher = compiled(served.engine.requests[-1].grammar)
+        begin, end = "", ""
+        if body["tool_choice"] in ("required", {"type": "any"}):
+            begin, end = '[{"name": "clock", "parameters": ', "}]"
+        assert accepts(matcher, f"{begin}{{}}{end}")
+        assert not accepts(matcher, f'{begin}{{"type": "time"}}{end}')
 
 
 PLUGIN = """

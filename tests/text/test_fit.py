@@ -181,8 +181,10 @@ def test_a_template_that_joins_the_arguments_gets_their_text(arguments: Any) -> 
 
 def test_a_template_that_loops_over_the_arguments_gets_an_object() -> None:
     assert "<city>Oslo" in prompt(PAIRS, *calling('{"city": "Oslo"}'))
-    assert '<arguments>{"a[tool]' in prompt(PAIRS, *calling('{"a'))
-    assert "[assistant][tool]" in prompt(PAIRS, *calling("null"))
+    for odd in ('{"text": "once upo', "[1]", '"x"', '{"a":1}{"b":2}'):
+        assert f"[assistant]<arguments>{odd}[tool]" in prompt(PAIRS, *calling(odd))
+    for empty in ("null", " ", "{}"):
+        assert "[assistant][tool]" in prompt(PAIRS, *calling(empty))
 
 
 def test_a_continued_message_is_the_last_one_in_whatever_form_it_is_sent() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from grammars import compiled
 
+from grammars import compiled
 from slipway.text import structure
 from slipway.text.errors import GrammarError
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from grammars import accepts, compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
+from grammars import accepts, compiled
 from schemas import official, tool_schemas
 from slipway.text import structure
 from slipway.text.errors import GrammarError

@@ -8,10 +8,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from grammars import accepts, compiled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grammars import accepts, compiled
 from slipway.text import structure
 from slipway.text.errors import GrammarError
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from grammars import accepts, compiled
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
+from grammars import accepts, compiled
 from slipway.text import structure
 from slipway.text.errors import GrammarError
 from slipway.text.object_names import all_but, names_of, without_controls
@@ -101,6 +101,16 @@ def test_a_listed_name_is_not_written_again_in_another_spelling() -> None:
             ['{"zz":true,"zz":true}'],
         ),
         (
+            NONE_ELSE
+            | {
+                "properties": {"ab": {"enum": ["x"]}},
+                "required": ["ab"],
+                "patternProperties": {"^zz$": {"type": "string"}},
+            },
+            ['{"ab":"x"}', '{"ab":"x","zz":"a"}'],
+            ['{"ab":"x","zz":"a","zz":"b"}', '{"zz":"a"}', '{"ab":"x","zz":1}'],
+        ),
+        (
             NONE_ELSE | {"properties": {"x": True}, "patternProperties": {"^x$": TRUTH}},
             ['{"x":true}'],
             ['{"x":1}', '{"x":true,"x":true}'],
@@ -137,7 +147,16 @@ def test_counts_are_of_names(schema: Any, good: list[str], bad: list[str]) -> No
     [
         (OBJECT | {"additionalProperties": TRUTH, "minProperties": 3}, "minProperties is 3.*written twice"),
         (OBJECT | {"propertyNames": {"maxLength": 1}, "minProperties": 3}, "minProperties is 3"),
-        (NONE_ELSE | {"patternProperties": {"^x$": TRUTH}, "minProperties": 2}, "has 1 properties"),
+        (
+            OBJECT
+            | {"additionalProperties": TRUTH, "propertyNames": {"maxLength": 1}}
+            | {"minProperties": 3, "maxProperties": 3},
+            "minProperties is 3.*written twice",
+        ),
+        (
+            NONE_ELSE | {"patternProperties": {"^x$": TRUTH}, "minProperties": 2, "maxProperties": 2},
+            "minProperties is 2, and the schema has 1 properties",
+        ),
         (NONE_ELSE | {"required": ["a", "b"], "maxProperties": 1}, "requires 2 properties"),
         (
             NONE_ELSE | {"properties": dict.fromkeys("abcdefghijkl", True), "minProperties": 6},

@@ -7,8 +7,8 @@ from functools import reduce
 from typing import Any
 
 import pytest
-from grammars import accepts, compiled
 
+from grammars import accepts, compiled
 from slipway.text import structure
 from slipway.text.errors import GrammarError
 from slipway.text.structural_tag import of_structural_tag

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from formats import WRITE, Call, Write
-from grammars import accepts, compiled
 
+from grammars import accepts, compiled
 from slipway.text.parse.formats import NAMES, call_format
 from slipway.text.parse.written import tag_of
 from slipway.text.structural_tag import of_structural_tag
