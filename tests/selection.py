@@ -53,6 +53,7 @@ READ_AS_DATA = {
     "tests/text/vectors/": ("tests/text/test_gguf.py",),
     "e2e/helm/": ("e2e/test_helm_templates.py",),
     "e2e/charts/": ("e2e/test_helm.py",),
+    "docs/reference/families.md": ("tests/model/test_served_families.py",),
     "docs/kubernetes": ("e2e/test_walk.py", "e2e/test_helm.py", "e2e/test_monitoring.py"),
     "MANIFEST.in": ("tests/house/test_package.py", "e2e/test_images.py"),
     ".containerignore": ("e2e/test_images.py",),
