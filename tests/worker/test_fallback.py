@@ -276,15 +276,38 @@ def test_a_models_own_code_runs_behind_its_flag_alone(own: Callable[[str], Path]
         "hidden + hidden.roll(1, dims=1)",
         "hidden + hidden.mean(1, keepdim=True)",
         "hidden + torch.arange(hidden.shape[1])[None, :, None] / 4",
+        "hidden + (torch.arange(hidden.shape[1]) > 8)[None, :, None]",
+        "hidden + hidden.mean(1, keepdim=True) * (hidden.shape[1] > 16)",
         "hidden * (STEPS.append(0) or len(STEPS))",
     ],
-    ids=["rows are mixed", "the mean of a step", "positions are counted", "a state that no module has"],
+    ids=["mixed", "the mean of a step", "counted", "counted from 8 on", "many rows", "a state of no module"],
 )
 def test_what_shows_only_with_weights_is_found_before_a_model_serves(
     own: Callable[[str], Path], changed: str, dtype: str
 ) -> None:
     with pytest.raises(LoadError, match="keeps a state, counts positions or mixes rows"):
         Stepper(own(changed), trust_remote_code=True, dtype=dtype)
+
+
+def test_frequencies_of_a_models_own_that_follow_the_farthest_row_are_found(
+    own: Callable[[str], Path],
+) -> None:
+    folder = own("hidden")
+    code = (folder / "own.py").read_text().replace("self.model.layers[0].mlp.__class__ = OwnMLP", "")
+    code = code.replace("class OwnForCausalLM", f"{OWN_ROTATION}\nclass OwnForCausalLM")
+    (folder / "own.py").write_text(f"{code}        self.model.rotary_emb.__class__ = OwnRotaryEmbedding\n")
+    with pytest.raises(LoadError, match="keeps a state, counts positions or mixes rows"):
+        Stepper(folder, trust_remote_code=True)
+
+
+OWN_ROTATION = """
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+class OwnRotaryEmbedding(LlamaRotaryEmbedding):
+    def forward(self, x, position_ids):
+        longest = position_ids.max() + 1
+        return super().forward(x, position_ids * torch.clamp(32 / longest, max=1))
+"""
 
 
 def test_each_attention_of_a_step_comes_once() -> None:

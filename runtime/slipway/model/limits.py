@@ -27,6 +27,7 @@ _LENGTH_FIELDS = (
     "max_seq_len",
     "seq_length",
     "max_sequence_length",
+    "max_target_positions",
 )
 _TRAINED_LONG = ("longrope", "llama3", "default")
 """Kinds of rotary scaling whose `max_position_embeddings` counts the scaled length already."""

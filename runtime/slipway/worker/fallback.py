@@ -137,7 +137,7 @@ class Fallback:
             program = plan.stepper(ExternalProgram, threads, slots, pages, max_tokens, max_top)
             products = Independent() if left else nullcontext()
             with products:
-                try_out(torch_model, self.found, torch_type(dtype))
+                try_out(torch_model, self.found, torch_type(dtype), plan.max_model_len)
             layers = [
                 ProgramLayer(program, *one) for one in zip(plan.kv.layer_place, self.attentions, strict=True)
             ]
@@ -165,7 +165,7 @@ class Fallback:
         fix_rotation(model, plan.max_model_len)
         held = quantize_modules(model, schemes, self.conversion) if self.conversion is not None else []
         model.to(schemes.device)  # type: ignore[arg-type]
-        try_out(model, self.found, torch_type(plan.element))
+        try_out(model, self.found, torch_type(plan.element), plan.max_model_len)
         return FallbackDecoder(self, model, attention(self.attentions), torch_type(plan.element), held)
 
 

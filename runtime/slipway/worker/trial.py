@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,10 +24,8 @@ from slipway.worker.transformers_model import ATTENTION, Attentions, scale_and_s
 
 logger = logging.getLogger("slipway.worker")
 
-PROMPTS = (7, 5)
-"""Tokens of each."""
-STEPS = ((4, 2), (3, 3))
-"""Tokens of each that a step takes where they share steps."""
+LENGTH = 40
+"""Tokens of the longer prompt, where the context is as long."""
 NEAR = {torch.float32: 1e-3, torch.bfloat16: 0.03, torch.float16: 0.01}
 """How far logits may be, as a share of their spread, from those of the prompt alone: only products differ."""
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.2, torch.float16: 0.1}
@@ -36,28 +34,62 @@ STRAYS = 4
 """One row in so many may be farther: rounding may choose another expert."""
 
 
-def try_out(model: transformers.PreTrainedModel, found: Found, dtype: torch.dtype) -> None:
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request of the trial.
+
+    tokens, positions  [tokens]
+    counts             of its tokens that each step takes, where it shares steps
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    counts: tuple[int, ...]
+
+
+def try_out(model: transformers.PreTrainedModel, found: Found, dtype: torch.dtype, longest: int) -> None:
     """Raises LoadError where requests that share steps would get other logits than each one alone.
 
-    dtype  of its weights
+    dtype    of its weights
+    longest  the longest request
     """
     began = time.perf_counter()
     kind = type(model).__name__
-    draws = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(found.vocab, (length,), generator=draws).to(model.device) for length in PROMPTS]
+    prompts = _prompts(found.vocab, longest, model.device)
     try:
         with torch.inference_mode():
             with _eager(model):
-                theirs = [_logits(model, one, torch.arange(len(one)).to(one.device)) for one in prompts]
-            alone = [_paged(model, found, [one], [(len(one),)]) for one in prompts]
-            shared = _paged(model, found, prompts, STEPS)
+                theirs = torch.cat([_logits(model, one.tokens, one.positions) for one in prompts])
+            whole = [replace(one, counts=(len(one.tokens),)) for one in prompts]
+            alone = torch.cat([_paged(model, found, [one]) for one in whole])
+            shared = _paged(model, found, prompts)
     except Exception as error:  # of the model's code
         raise _refused(f"{kind} fails on two short prompts: {error}") from error
-    if (share := _error(shared, torch.cat(alone), NEAR[dtype])) is not None:
+    if (share := _error(shared, alone, NEAR[dtype])) is not None:
         raise _wrong(f"{kind} keeps a state, counts positions or mixes rows outside its attention", share)
-    if (share := _error(torch.cat(alone), torch.cat(theirs), BOUNDS[dtype])) is not None:
+    if (share := _error(alone, theirs, BOUNDS[dtype])) is not None:
         raise _wrong(f"{kind} computes something in its attention that is not computed here", share)
     logger.info("transformers' code of %s was tried in %.1f s.", kind, time.perf_counter() - began)
+
+
+def _prompts(vocab: int, longest: int, device: torch.device) -> list[Prompt]:
+    """Two: one from the first position on, and one that ends with the last, so that frequencies that follow
+    the farthest row of a step show."""
+    length = min(LENGTH, longest)
+    first, second = length, max(3, length * 3 // 5)
+    draws = torch.Generator().manual_seed(0)
+    begin, few = first * 2 // 5, max(1, second // 8)
+    return [
+        Prompt(
+            torch.randint(vocab, (count,), generator=draws).to(device),
+            torch.arange(end - count, end).to(device),
+            counts,
+        )
+        for count, end, counts in (
+            (first, first, (begin, 1, first - begin - 1)),
+            (second, longest, (few, second - few - 1, 1)),
+        )
+    ]
 
 
 def _wrong(why: str, share: float) -> LoadError:
@@ -79,30 +111,19 @@ def _error(ours: Tensor, theirs: Tensor, bound: float) -> float | None:
     return float(errors.median()) if int((errors > bound).sum()) * STRAYS > len(errors) else None
 
 
-def _paged(
-    model: transformers.PreTrainedModel,
-    found: Found,
-    prompts: Sequence[Tensor],
-    steps: Sequence[tuple[int, ...]],
-) -> Tensor:
-    """The logits of all prompts, one behind the other [tokens, vocabulary].
-
-    steps  tokens of each prompt that a step takes
-    """
+def _paged(model: transformers.PreTrainedModel, found: Found, prompts: Sequence[Prompt]) -> Tensor:
+    """The logits of all prompts, one behind the other [tokens, vocabulary]."""
     rows = Rows()
     attentions = Attentions(model, ((place, TrialLayer(rows, spec)) for place, spec in found.layers.items()))
     logits: list[list[Tensor]] = [[] for _ in prompts]
-    done = [0] * len(prompts)
-    for counts in steps:
-        spans = [slice(at, at + count) for at, count in zip(done, counts, strict=True)]
-        rows.counts = counts
-        new = torch.cat([prompt[span] for prompt, span in zip(prompts, spans, strict=True)])
-        positions = torch.cat([torch.arange(span.start, span.stop) for span in spans]).to(new.device)
+    tokens = zip(*(torch.split(one.tokens, list(one.counts)) for one in prompts), strict=True)
+    positions = zip(*(torch.split(one.positions, list(one.counts)) for one in prompts), strict=True)
+    for new, at in zip(tokens, positions, strict=True):
+        rows.counts = tuple(map(len, new))
         with attentions.step():
-            computed = _logits(model, new, positions)
-        for kept, part in zip(logits, torch.split(computed, list(counts)), strict=True):
+            computed = _logits(model, torch.cat(new), torch.cat(at))
+        for kept, part in zip(logits, torch.split(computed, list(rows.counts)), strict=True):
             kept.append(part)
-        done = [span.stop for span in spans]
     return torch.cat([part for parts in logits for part in parts])
 
 
