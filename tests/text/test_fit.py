@@ -97,6 +97,42 @@ def test_every_family_shows_several_calls_at_once(family: str) -> None:
         assert shown.count(word) == 1
 
 
+ONE_CALL = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if m.tool_calls %}"
+    "{% if m.tool_calls|length > 1 %}{{ raise_exception('One call at once.') }}{% endif %}"
+    "{{ m.tool_calls[0].function.arguments.values()|join }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("ids", "results", "shown"),
+    [
+        ("ab", "ba", "[assistant]0[tool]a1[assistant]1[tool]b0"),
+        ("ab", "b", "[assistant]0[assistant]1[tool]b0"),
+        ("aa", "aa", "[assistant]0[tool]a0[assistant]1[tool]a1"),
+        ("ab", "aab", "[assistant]0[tool]a0[assistant]1[tool]b2[tool]a1"),
+        ("--", "--", "[assistant]0[tool]-0[assistant]1[tool]-1"),
+        ("--", "xy", "[assistant]0[tool]x0[assistant]1[tool]y1"),
+        ("ab", "--", "[assistant]0[tool]-0[assistant]1[tool]-1"),
+        ("ab", "-xy", "[assistant]0[tool]-0[assistant]1[tool]x1[tool]y2"),
+    ],
+)
+def test_each_of_several_calls_takes_its_own_result_once(ids: str, results: str, shown: str) -> None:
+    calls = [call({"n": index}, own) for index, own in enumerate(ids)]
+    answers = [
+        {"role": "tool", "tool_call_id": own, "content": f"{own}{index}"} for index, own in enumerate(results)
+    ]
+    for one in [one for one in calls if one["id"] == "-"]:
+        del one["id"]
+    for answer in answers:
+        if answer["tool_call_id"] == "-":
+            del answer["tool_call_id"]
+    turn = [HI, {"role": "assistant", "content": "", "tool_calls": calls}, *answers, HI]
+    assert prompt(ONE_CALL, answers[0], *turn, *turn) == (
+        f"[tool]{answers[0]['content']}" + f"[user]Hi{shown}[user]Hi" * 2
+    )
+
+
 @pytest.mark.parametrize("family", chat_templates.WITH_TOOLS)
 @pytest.mark.parametrize(
     "arguments",

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, Literal
 
 from slipway.text.messages import (
@@ -244,24 +244,32 @@ def _with_short_ids(chat: Chat) -> Chat:
 
 
 def _with_single_calls(chat: Chat) -> Chat:
-    """One call a message, each followed by its result."""
-    results = {message.get("tool_call_id"): message for message in chat if message["role"] in _RESULTS}
+    """One call a message, each followed by its result if that comes before the next calls."""
+    starts = [index for index, message in enumerate(chat) if "tool_calls" in message]
+    return [one for start, end in pairwise([0, *starts, len(chat)]) for one in _single_calls(chat[start:end])]
+
+
+def _single_calls(turn: Chat) -> Chat:
+    """The same for the messages up to the next calls.
+
+    A call takes the first result with its id that is left, else the first whose id is none of the calls'.
+    """
+    calls = turn[0].get("tool_calls", ()) if turn else ()
+    if len(calls) < 2:
+        return turn
+    ids = [call.get("id") if isinstance(call, dict) else None for call in calls]
+    results: dict[Any, Chat] = {own: [] for own in (*ids, None)}
+    for message in reversed(turn):
+        if message["role"] in _RESULTS:
+            results.get(message.get("tool_call_id"), results[None]).append(message)
     changed: Chat = []
-    placed = set()
-    for message in chat:
-        calls = message.get("tool_calls", ())
-        if len(calls) < 2:
-            if id(message) not in placed:
-                changed.append(message)
-            continue
-        for index, call in enumerate(calls):
-            said = {"role": "assistant", "content": ""} if index else message
-            changed.append({**said, "tool_calls": [call]})
-            result = results.get(call.get("id")) if isinstance(call, dict) else None
-            if result is not None:
-                placed.add(id(result))
-                changed.append(result)
-    return changed
+    for call, own in zip(calls, ids, strict=True):
+        said = {"role": "assistant", "content": ""} if changed else turn[0]
+        changed.append({**said, "tool_calls": [call]})
+        if left := results[own] or results[None]:
+            changed.append(left.pop())
+    placed = {*map(id, changed)}
+    return changed + [message for message in turn[1:] if id(message) not in placed]
 
 
 def _with_joined_turns(chat: Chat) -> Chat:
