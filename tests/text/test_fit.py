@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -157,6 +158,40 @@ def test_no_arguments_in_a_history_are_refused(family: str, arguments: Any) -> N
     shown.encode()
 
 
+@pytest.mark.parametrize("family", chat_templates.ALL)
+@pytest.mark.parametrize("content", ["I look.", [{"type": "text", "text": "I look."}]])
+def test_every_family_shows_text_beside_calls_in_front_of_them(family: str, content: Any) -> None:
+    chat = calling('{"city": "Oslo"}', '{"city": "Rome"}')
+    chat[1]["content"] = content
+    turn = ("I look.", "Oslo", "Rome", "Hello.")
+    for messages, said in ((chat, turn[:3]), ([*chat, HELLO, *chat, HELLO, HI], turn * 2)):
+        shown = prompt(chat_templates.ALL[family], SYSTEM, *messages)
+        assert re.findall("|".join({*turn}), shown) == [*said]
+
+
+def test_text_stays_beside_calls_if_the_template_shows_it_there() -> None:
+    shown = prompt(chat_templates.QWEN25, HI, {**HELLO, "tool_calls": [call("{}")]})
+    assert "<|im_start|>assistant\nHello.\n<tool_call>" in shown
+    source = (
+        "{% set final = messages|selectattr('role', 'eq', 'assistant')|rejectattr('tool_calls')|list %}"
+        "{% for m in messages %}{% if m.tool_calls %}{{ '' if final else '[think]' ~ m.content }}"
+        "[call]{{ m.tool_calls[0].function.arguments|tojson }}"
+        "{% else %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
+    )
+    turn = [HI, {**HELLO, "tool_calls": [call("{}")]}, {"role": "tool", "content": "cold"}]
+    assert prompt(source, *turn) == "[user]Hi[think]Hello.[call]{}[tool]cold"
+    assert prompt(source, *turn, HELLO) == "[user]Hi[assistant]Hello.[call]{}[tool]cold[assistant]Hello."
+
+
+def test_calls_are_text_where_the_template_has_no_place_for_them() -> None:
+    shown = prompt(VERBATIM, *calling('{"city": "Oslo"}', "no object"))
+    first, second = (
+        '{"name": "lookup", "arguments": {"city": "Oslo"}}',
+        '{"name": "lookup", "arguments": "no object"}',
+    )
+    assert f"[assistant]{first}\n{second}[tool]result 0" in shown
+
+
 def test_roles_that_a_template_does_not_know_become_those_that_it_does() -> None:
     assert prompt(STRICT, {"role": "developer", "content": "Rhyme."}, HI) == "[s]Rhyme.[user]Hi"
     named = "{% for m in messages %}{{ m.role if m.role == 'developer' else 'other' }}{% endfor %}"
@@ -193,7 +228,8 @@ def test_text_stays_text_in_every_role() -> None:
         "{% endfor %}{% endif %}{% else %}[{{ m.role }}]{{ m.content }}{% endif %}{% endfor %}"
     )
     chat = [SYSTEM, *calling("{}"), HELLO, HI]
-    assert prompt(source, *chat) == "[system]Be brief.[u]Hi[assistant][t]result 0[assistant]Hello.[u]Hi"
+    called = '[assistant]{"name": "lookup", "arguments": {}}'
+    assert prompt(source, *chat) == f"[system]Be brief.[u]Hi{called}[t]result 0[assistant]Hello.[u]Hi"
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     chat[3] = {**chat[3], "content": parts}
     chat[0] = {**SYSTEM, "content": parts}

@@ -117,8 +117,12 @@ def test_a_chat_has_the_tokens_of_the_library(name: str, ours: Tokenizer, librar
     asked = CHATS[name]
     try:
         expected = library.encode_chat_completion(ChatCompletionRequest.from_openai(**asked)).tokens
-    except Exception:  # of a version without tools, or without answers to go on with
+    except Exception:  # of a version without calls, which become text, or without answers to go on with
         assert ours.chat is not None
+        if name == "a call":
+            text = ours.chat.write(**asked).text
+            assert text.index('{"name": "weather", "arguments": ') < text.index("rain")
+            return
         with pytest.raises(TemplateError, match="The chat cannot be written: "):
             ours.chat.write(**asked)
         return

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise, takewhile
 from typing import Any, Literal
 
@@ -57,13 +57,24 @@ class Fit:
         refuses or leaves out any, and contents and arguments have the form that it reads.
         """
         chat = [self._in_known_role(message) for message in copied(messages)]
-        if any(len(message.get("tool_calls", ())) > 1 for message in chat) and self._takes_one_call:
-            chat = _with_single_calls(chat)
+        if any("tool_calls" in message for message in chat) and self._forms_of("user"):
+            chat = self._with_calls(chat)
         return [self._written(message) for message in self._instructed(chat)]
 
     def others(self, chat: Chat) -> Iterator[Chat]:
-        """The same chat in forms that stricter templates take, for one that has refused it."""
-        for change in _STRICTER:
+        """The same chat in forms that stricter templates take, for one that has refused it.
+
+        Each change is kept for the next try.
+        """
+        beside_calls = self._takes_text_beside_calls(answered=True)
+        for change in (
+            _with_object_arguments,
+            _with_content_or_reasoning,
+            _with_short_ids,
+            partial(_with_joined_turns, beside_calls=beside_calls),
+            _with_answered_results,
+            _with_alternating_turns,
+        ):
             changed = change(chat)
             if changed != chat:
                 chat = changed
@@ -80,6 +91,28 @@ class Fit:
         if role == "tool" and not self._forms_of(role):
             role = "user"
         return {**message, "role": role}
+
+    def _with_calls(self, chat: Chat) -> Chat:
+        """With calls, and the text beside them, as the template shows them."""
+        if not self._takes_calls:
+            return [_with_calls_as_text(message) for message in chat]
+        if any(len(message.get("tool_calls", ())) > 1 for message in chat) and self._takes_one_call:
+            chat = _with_single_calls(chat)
+        answers = (
+            index
+            for index, message in enumerate(chat)
+            if message["role"] == "assistant" and "tool_calls" not in message
+        )
+        last = max(answers, default=-1)
+        changed: Chat = []
+        for index, message in enumerate(chat):
+            beside = "tool_calls" in message and _says_something(message)
+            if beside and not self._takes_text_beside_calls(answered=index < last):
+                changed.append({"role": "assistant", "content": message["content"]})
+                changed.append({**message, "content": ""})
+            else:
+                changed.append(message)
+        return changed
 
     def _instructed(self, chat: Chat) -> Chat:
         """With the instructions as sent if the template shows them there, else all of them in front."""
@@ -147,6 +180,19 @@ class Fit:
     def _takes_text(self) -> bool:
         text = json.dumps({_KEY: _VALUE})
         return text in self._prompt([self._turn("user"), self._call(text)])
+
+    @cached_property
+    def _takes_calls(self) -> bool:
+        """Whether it shows a call; some refuse one without a result."""
+        call = [self._turn("user"), self._call(self._arguments({_KEY: _VALUE}))]
+        return self._shows(call, [_VALUE]) or self._shows([*call, self._turn("tool")], [_VALUE])
+
+    def _takes_text_beside_calls(self, *, answered: bool) -> bool:
+        """Whether it shows the text; some do until an answer without calls has followed."""
+        call = {**self._call(self._arguments({})), "content": self._form_of("assistant")(_WORD)}
+        result = [self._turn("tool")] if self._forms_of("tool") else []
+        after = [self._turn("assistant"), self._turn("user")] if answered else []
+        return self._shows([self._turn("user"), call, *result, *after])
 
     @cached_property
     def _takes_one_call(self) -> bool:
@@ -243,6 +289,29 @@ def _with_short_ids(chat: Chat) -> Chat:
     return changed
 
 
+def _says_something(message: Message) -> bool:
+    said = parts(message.get("content"))
+    return any(part.get("type") != "text" or part["text"].strip() for part in said)
+
+
+def _with_calls_as_text(message: dict[str, Any]) -> dict[str, Any]:
+    """Calls as JSON text behind the content."""
+    if "tool_calls" not in message:
+        return message
+    said = [flat(message.get("content")), *map(_call_as_text, message["tool_calls"])]
+    own = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**own, "content": "\n".join(filter(str.strip, said))}
+
+
+def _call_as_text(call: Any) -> str:
+    function = call.get("function") if isinstance(call, dict) else None
+    if isinstance(function, dict):
+        given = function.get("arguments")
+        found = arguments_as_object(given)
+        call = {"name": function.get("name"), "arguments": given if found is None else found}
+    return json.dumps(call, ensure_ascii=False)
+
+
 def _with_single_calls(chat: Chat) -> Chat:
     """One call a message, each followed by its result if that comes before the next calls."""
     starts = [index for index, message in enumerate(chat) if "tool_calls" in message]
@@ -272,13 +341,14 @@ def _single_calls(turn: Chat) -> Chat:
     return changed + [message for message in turn[1:] if id(message) not in placed]
 
 
-def _with_joined_turns(chat: Chat) -> Chat:
+def _with_joined_turns(chat: Chat, *, beside_calls: bool) -> Chat:
     """One message for each turn of the user and of the assistant, as templates demand that alternate them."""
     changed: Chat = []
     for message in chat:
         last = changed[-1] if changed else {}
         joinable = message["role"] in ("user", "assistant") and last.get("role") == message["role"]
-        if not joinable or "tool_calls" in last:
+        apart = "tool_calls" in message and not beside_calls and _says_something(last)
+        if not joinable or apart or "tool_calls" in last:
             changed.append(message)
         elif isinstance(last["content"], str) and isinstance(message["content"], str):
             both = "\n\n".join(filter(None, (last["content"], message["content"])))
@@ -294,6 +364,24 @@ def _with_answered_results(chat: Chat) -> Chat:
     for message in chat:
         if changed and changed[-1]["role"] in _RESULTS and message["role"] == "user":
             changed.append({"role": "assistant", "content": type(message["content"])()})
+        changed.append(message)
+    return changed
+
+
+def _with_alternating_turns(chat: Chat) -> Chat:
+    """Empty messages where a side speaks twice, with calls and results between: some of Mistral's templates
+    do not count these."""
+    changed: Chat = []
+    last = None
+    for message in chat:
+        role = message["role"]
+        if role in ("user", "assistant") and "tool_calls" not in message:
+            if role == last == "assistant" and not message["content"]:
+                continue
+            if role == last:
+                other = "assistant" if role == "user" else "user"
+                changed.append({"role": other, "content": type(message["content"])()})
+            last = role
         changed.append(message)
     return changed
 
@@ -324,13 +412,3 @@ def _with_object_arguments(chat: Chat) -> Chat:
         else message
         for message in chat
     ]
-
-
-_STRICTER = (
-    _with_object_arguments,
-    _with_content_or_reasoning,
-    _with_short_ids,
-    _with_joined_turns,
-    _with_answered_results,
-)
-"""What templates demand and say only by refusing; each change is kept for the next try."""
