@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import chat_templates
-from slipway.text.template import ChatTemplate
+from slipway.text.template import ChatTemplate, TemplateError
 
 HI: dict[str, Any] = {"role": "user", "content": "Hi"}
 SYSTEM: dict[str, Any] = {"role": "system", "content": "Be brief."}
@@ -199,6 +199,22 @@ def test_roles_that_a_template_does_not_know_become_those_that_it_does() -> None
     result = {"role": "function", "name": "lookup", "content": "3 degrees"}
     assert "[user]3 degrees" in prompt(STRICT, HI, {"role": "assistant", "content": ""}, result)
     assert "[function]3 degrees" in prompt(VERBATIM, HI, {"role": "assistant", "content": ""}, result)
+
+
+def test_a_role_that_the_template_does_not_show_is_refused() -> None:
+    critic = {"role": "critic", "content": "Too long."}
+    assert prompt(VERBATIM, HI, critic) == "[user]Hi[critic]Too long."
+    for source in (STRICT, chat_templates.QWEN3):
+        with pytest.raises(TemplateError, match="does not show messages of the role 'critic'"):
+            prompt(source, HI, critic)
+
+
+@pytest.mark.parametrize("family", chat_templates.ALL)
+@pytest.mark.parametrize("messages", [[SYSTEM], [SYSTEM, TRAIN], [SYSTEM, *calling("{}")[1:]]])
+def test_every_family_shows_instructions_without_a_user(family: str, messages: list[dict[str, Any]]) -> None:
+    shown = prompt(chat_templates.ALL[family], *messages)
+    for message in messages:
+        assert shown.count(message["content"] or "Be brief.") == 1
 
 
 def test_instructions_stay_where_they_were_sent_if_the_template_shows_them_there() -> None:

@@ -156,7 +156,7 @@ def test_no_text_of_a_message_is_a_special_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"messages": [{"role": "robot", "content": "x"}]}, "Unknown message role: robot"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "the role 'robot'"),
         ({"messages": [USER, {"role": "assistant", "content": "x"}]}, "Expected last role User or Tool"),
         ({"messages": [USER], "documents": [{"text": "x"}]}, "no place for documents"),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": 3}]}, "tool_call_id"),

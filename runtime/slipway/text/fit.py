@@ -32,6 +32,7 @@ _FORMS: dict[ContentFormat, tuple[Form, ...]] = {
 }
 _INSTRUCTIONS = ("system", "developer")
 _RESULTS = ("tool", "function")
+_ROLES = (*_INSTRUCTIONS, "user", "assistant", *_RESULTS)
 _WORD, _KEY, _VALUE = "mombasa", "keystone", "valentine"
 """What is looked for in a prompt; no template has these words."""
 _DEVELOPER = re.compile(r"['\"]developer['\"]")
@@ -81,7 +82,7 @@ class Fit:
                 yield chat
 
     def _in_known_role(self, message: dict[str, Any]) -> dict[str, Any]:
-        role = message.get("role")
+        role = message.get("role", "")
         if role == "developer" and not self._knows_developer:
             role = "system"
         if not self._forms_of("user"):  # nothing can be learned from this template
@@ -90,6 +91,11 @@ class Fit:
             role = "tool"
         if role == "tool" and not self._forms_of(role):
             role = "user"
+        if role not in _ROLES and not self._forms_of(role):
+            raise TemplateError(
+                f"The model's chat template does not show messages of the role {role!r}. "
+                f"Send one of {', '.join(_ROLES)}."
+            )
         return {**message, "role": role}
 
     def _with_calls(self, chat: Chat) -> Chat:
@@ -121,22 +127,22 @@ class Fit:
             return chat
         text = "\n\n".join(filter(str.strip, (flat(message.get("content")) for message in given)))
         rest = [message for message in chat if message["role"] not in _INSTRUCTIONS]
+        first = _kind(rest[0]) if rest else ""
         for role in (given[0]["role"], *_INSTRUCTIONS):
-            if self._forms_of(role):
+            if self._shows([self._turn(role, _WORD), *self._after(first)]):
                 return [{**given[0], "role": role, "content": text}, *rest]
-        first = next((index for index, message in enumerate(rest) if message["role"] == "user"), None)
-        if first is None:
+        if first != "user":
             return [{"role": "user", "content": text}, *rest]
-        said = flat(rest[first].get("content"))
-        rest[first] = {**rest[first], "content": f"{text}\n\n{said}" if text else said}
-        return rest
+        said = flat(rest[0].get("content"))
+        return [{**rest[0], "content": f"{text}\n\n{said}" if text else said}, *rest[1:]]
 
     def _shows_instructions(self, chat: Chat) -> bool:
-        roles = [message["role"] for message in chat]
+        roles = [*map(_kind, chat)]
         leading = [*takewhile(lambda role: role in _INSTRUCTIONS, roles)][:3]
         words = [f"{_VALUE}{index}" for index in range(len(leading))]
         opening = [self._turn(role, word) for role, word in zip(leading, words, strict=True)]
-        if opening and not self._shows([*opening, self._turn("user")], words):
+        first = next((role for role in roles if role not in _INSTRUCTIONS), "")
+        if opening and not self._shows([*opening, *self._after(first)], words):
             return False
         begun, words = opening[:1], [*words[:1], _WORD]
         if not begun and sum(role in _INSTRUCTIONS for role in roles) > 1:  # it may keep the last one alone
@@ -185,14 +191,13 @@ class Fit:
     def _takes_calls(self) -> bool:
         """Whether it shows a call; some refuse one without a result."""
         call = [self._turn("user"), self._call(self._arguments({_KEY: _VALUE}))]
-        return self._shows(call, [_VALUE]) or self._shows([*call, self._turn("tool")], [_VALUE])
+        return self._shows(call, [_VALUE]) or self._shows([*call, *self._result()], [_VALUE])
 
     def _takes_text_beside_calls(self, *, answered: bool) -> bool:
         """Whether it shows the text; some do until an answer without calls has followed."""
         call = {**self._call(self._arguments({})), "content": self._form_of("assistant")(_WORD)}
-        result = [self._turn("tool")] if self._forms_of("tool") else []
         after = [self._turn("assistant"), self._turn("user")] if answered else []
-        return self._shows([self._turn("user"), call, *result, *after])
+        return self._shows([self._turn("user"), call, *self._result(), *after])
 
     @cached_property
     def _takes_one_call(self) -> bool:
@@ -219,7 +224,9 @@ class Fit:
 
     def _around(self, role: str, content: Any) -> Chat:
         """A chat with a message of this role and content."""
-        before = self._before("call" if role in _RESULTS else "user" if role == "assistant" else "")
+        before = self._before(
+            "call" if role in _RESULTS else "" if role in ("user", *_INSTRUCTIONS) else "user"
+        )
         after = [self._turn("user")] if role in ("assistant", *_INSTRUCTIONS) else []
         return [*before, {**_IDENTITY.get(role, {}), "role": role, "content": content}, *after]
 
@@ -237,7 +244,16 @@ class Fit:
         return []
 
     def _after(self, role: str) -> Chat:
-        return [self._turn(role)] if role in ("user", "assistant") else []
+        """The turns of a chat whose first is of this role, with a user's behind the assistant's."""
+        match role:
+            case "assistant":
+                return [self._turn(role), self._turn("user")]
+            case "call":
+                return [self._call(self._arguments({})), *self._result()]
+        return [self._turn(role)] if role else []
+
+    def _result(self) -> Chat:
+        return [self._turn("tool")] if self._forms_of("tool") else []
 
     def _turn(self, role: str, text: str = "x") -> dict[str, Any]:
         return {**_IDENTITY.get(role, {}), "role": role, "content": self._form_of(role)(text)}
@@ -287,6 +303,11 @@ def _with_short_ids(chat: Chat) -> Chat:
             ]
         changed.append(own)
     return changed
+
+
+def _kind(message: Message) -> str:
+    """The role, or "call"."""
+    return "call" if "tool_calls" in message else message["role"]
 
 
 def _says_something(message: Message) -> bool:
