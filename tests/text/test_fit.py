@@ -278,3 +278,9 @@ def test_a_template_that_loops_over_the_arguments_gets_an_object() -> None:
 def test_a_continued_message_is_the_last_one_in_whatever_form_it_is_sent() -> None:
     options = {"add_generation_prompt": False, "continue_final_message": True}
     assert prompt(STRICT, SYSTEM, HI, TRAIN, HELLO, **options).endswith("[assistant]Hello.")
+
+
+def test_a_message_with_calls_is_not_continued() -> None:
+    options = {"add_generation_prompt": False, "continue_final_message": True}
+    with pytest.raises(TemplateError, match="ends in calls"):
+        prompt(chat_templates.QWEN25, HI, {**HELLO, "tool_calls": [call("{}")]}, **options)

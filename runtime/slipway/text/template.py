@@ -160,6 +160,11 @@ class ChatTemplate:
 
 def _mark_ending(message: dict[str, Any]) -> str:
     """Put a mark behind the text of the last message; returns that text."""
+    if "tool_calls" in message:
+        raise TemplateError(
+            "continue_final_message is set, but the last message ends in calls, which no text can follow. "
+            "Set continue_final_message to false."
+        )
     content = message.get("content")
     if isinstance(content, str) and content:
         message["content"] = content + _CONTINUE
