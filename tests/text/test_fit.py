@@ -169,6 +169,18 @@ def test_every_family_shows_text_beside_calls_in_front_of_them(family: str, cont
         assert re.findall("|".join({*turn}), shown) == [*said]
 
 
+def test_calls_and_results_without_ids_have_them_where_the_template_demands_some() -> None:
+    chat = calling('{"city": "Oslo"}', '{"city": "Rome"}')
+    for message in chat[1:]:
+        message.pop("tool_call_id", None)
+        for one in message.get("tool_calls", ()):
+            del one["id"]
+    shown = prompt(chat_templates.MISTRAL_V3, *chat, HI)
+    first, second, *answered = re.findall(r'id": "(\w{9})"', shown)
+    assert first != second
+    assert answered == [first, second]
+
+
 def test_text_stays_beside_calls_if_the_template_shows_it_there() -> None:
     shown = prompt(chat_templates.QWEN25, HI, {**HELLO, "tool_calls": [call("{}")]})
     assert "<|im_start|>assistant\nHello.\n<tool_call>" in shown

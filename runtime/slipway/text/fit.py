@@ -284,7 +284,7 @@ class Fit:
 
 
 def _with_short_ids(chat: Chat) -> Chat:
-    """Ids of calls as Mistral's templates demand them: nine letters and digits."""
+    """Ids of calls as Mistral's templates demand them: nine letters and digits, also where none was sent."""
 
     def short(given: Any) -> Any:
         if not isinstance(given, str) or _SHORT_ID.fullmatch(given):
@@ -292,15 +292,23 @@ def _with_short_ids(chat: Chat) -> Chat:
         return hashlib.sha256(given.encode()).hexdigest()[:9]
 
     changed = []
-    for message in chat:
+    unanswered: dict[Any, None] = {}
+    for index, message in enumerate(chat):
         own = dict(message)
-        if "tool_call_id" in own:
-            own["tool_call_id"] = short(own["tool_call_id"])
         if "tool_calls" in own:
             own["tool_calls"] = [
-                {**call, "id": short(call.get("id"))} if isinstance(call, dict) else call
-                for call in own["tool_calls"]
+                {**call, "id": short(f"{index} {place}" if call.get("id") is None else call["id"])}
+                if isinstance(call, dict)
+                else call
+                for place, call in enumerate(own["tool_calls"])
             ]
+            ids = [call["id"] for call in own["tool_calls"] if isinstance(call, dict)]
+            unanswered = dict.fromkeys(reversed(ids))
+        elif own["role"] in _RESULTS and "tool_call_id" not in own and unanswered:
+            own["tool_call_id"], _ = unanswered.popitem()
+        elif "tool_call_id" in own:
+            own["tool_call_id"] = short(own["tool_call_id"])
+            unanswered.pop(own["tool_call_id"], None)
         changed.append(own)
     return changed
 
