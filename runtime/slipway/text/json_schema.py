@@ -15,11 +15,11 @@ from slipway.text.errors import GrammarError
 from slipway.text.number_bounds import check_constants, check_multiples, hold_bounds
 from slipway.text.object_members import Members
 from slipway.text.object_names import names_of, without_controls
+from slipway.text.schema_references import MAX_DEPTH, ONLY_LISTS, definition, resolved, with_schemas
 
 Json = Any
 Schema = dict[str, Any]
 
-MAX_DEPTH = 64
 MAX_NESTING = 200
 """Levels of the JSON, of which a schema within a schema takes two at most; the rest is values."""
 MAX_BRANCHES = 256
@@ -33,15 +33,6 @@ FORMATS = frozenset(
 )
 """That llguidance holds output to. Others are annotations, as the specification has it."""
 
-_SCHEMAS = frozenset(
-    (
-        *("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not"),
-        *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
-    )
-)
-_ONLY_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_LISTS = _ONLY_LISTS | {"items"}
-_MAPS = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
 _ANNOTATIONS = frozenset(
     (
         *("$anchor", "$comment", "$defs", "$id", "$schema", "default", "definitions", "description"),
@@ -85,7 +76,7 @@ def prepared(schema: Json, *, additional_properties: bool = True) -> Json:
         within = (one.values() if isinstance(one, dict) else one for one in layer)
         layer = [each for several in within for each in several if isinstance(each, dict | list)]
         if not layer:
-            return _Preparing(schema, additional_properties).whole()
+            return _Preparing(resolved(schema), additional_properties).whole()
     raise GrammarError(f"the schema's JSON nests more than {MAX_NESTING} levels deep")
 
 
@@ -104,8 +95,6 @@ class _Preparing:
         declared = root if isinstance(root, dict) else {}
         self._ref_stands_alone = "draft-0" in str(declared.get("$schema"))
         """Up to draft 7 nothing beside `$ref` counts."""
-        self._has_bases = json.dumps(root).count('"$id"') > ("$id" in declared)
-        """A `$ref` may then be relative to another schema than the root."""
 
     def whole(self) -> Json:
         found = self.schema(self._root, 0)
@@ -114,8 +103,7 @@ class _Preparing:
                 del schema["multipleOf"]
             check_multiples(self._multiples)
         self._check_ends(found)
-        members = Members(found, closed=not self._additional_properties, refers=not self._has_bases)
-        return members.held(found)
+        return Members(found, closed=not self._additional_properties).held(found)
 
     def _check_ends(self, schema: Json) -> None:
         """Raises GrammarError where every value of a schema holds another of the same, without an end."""
@@ -141,8 +129,6 @@ class _Preparing:
             raise GrammarError(f"a schema is an object, true or false, and not {json.dumps(schema)[:80]}")
         if depth > MAX_DEPTH:
             raise GrammarError(f"schemas nest more than {MAX_DEPTH} levels deep")
-        if depth and "$ref" in schema and "$id" in schema:
-            raise GrammarError("$ref beside $id means different things in different drafts")
         found = {key: self._value(key, value, depth + 1) for key, value in schema.items()}
         for key in [key for key in found if key in _SAY_NOTHING and _SAY_NOTHING[key](found, found[key])]:
             del found[key]
@@ -168,22 +154,11 @@ class _Preparing:
 
     def _value(self, key: str, value: Json, depth: int) -> Json:
         """A keyword's value with the schemas in it prepared."""
-        if key in _ONLY_LISTS and not isinstance(value, list):
+        if key in ONLY_LISTS and not isinstance(value, list):
             raise GrammarError(f"{key} is a list of schemas, and not {json.dumps(value)[:80]}")
-        if key in _LISTS and isinstance(value, list):
-            return [self.schema(each, depth) for each in value]
-        if key in _MAPS and isinstance(value, dict):
-            return {name: self.schema(each, depth) for name, each in value.items()}
-        if key == "dependencies" and isinstance(value, dict):
-            return {
-                name: each if isinstance(each, list) else self.schema(each, depth)
-                for name, each in value.items()
-            }
-        if key in _SCHEMAS:
-            return self.schema(value, depth)
         if key in _COUNTS and isinstance(value, float) and value.is_integer():
             return int(value)
-        return value
+        return with_schemas(key, value, lambda each: self.schema(each, depth))
 
     def _say_bounds(self, schema: Schema) -> None:
         """OpenAPI 3.0 and draft 4 say `exclusiveMinimum: true` beside `minimum`."""
@@ -317,15 +292,8 @@ class _Preparing:
             )
 
     def _referred(self, reference: str) -> Json:
-        """What a reference within this schema leads to; None for others, of which nothing is known then."""
-        if self._has_bases or not reference.startswith("#/"):
-            return None
-        self._spend(len(reference) // WORK_CHARACTERS)
-        found = self._root
-        for part in reference[2:].split("/"):
-            part = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(part) if isinstance(found, dict) else None
-        return found
+        self._spend(1)
+        return definition(self._root, reference)
 
 
 class _Known:

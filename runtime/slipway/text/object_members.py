@@ -14,6 +14,7 @@ from typing import Any
 
 from slipway.text.errors import GrammarError
 from slipway.text.object_names import all_but, beginning
+from slipway.text.schema_references import definition
 
 Json = Any
 Schema = dict[str, Any]
@@ -63,8 +64,6 @@ class Members:
 
     root: Json
     closed: bool
-    refers: bool
-    """References are followed; else what they lead to may hold the same objects, unseen."""
     _work: int = 0
     _inside: list[str] = field(default_factory=list)
     """References that are being written out."""
@@ -114,7 +113,7 @@ class Members:
 
     def _bounds(self, names: _Names) -> list[Schema]:
         """Schemas of objects with no others than these, or of those with no second spelling of them."""
-        if names.others if self.closed else not self.refers:
+        if self.closed and names.others:
             return []
         known: Schema = {"properties": dict.fromkeys(names.listed, True)}
         known["patternProperties"] = dict.fromkeys(names.patterns, True)
@@ -133,13 +132,13 @@ class Members:
             found["properties"] = (properties or {}) | {
                 name: True for name in required if name not in (properties or {})
             }
-        elif own and others is not False and self.refers:
+        elif own and others is not False:
             found["properties"] = (properties or {}) | {
                 name: others for name in required if name not in (properties or {})
             }
-        if own and others is not False and self.refers:
+        if own and others is not False:
             found["patternProperties"] = found.get("patternProperties", {}) | _free(own, others)
-        if own and (self.refers or others is False):
+        if own:
             found["additionalProperties"] = False
         if others is not False or own.patterns:
             _check_counts(found)
@@ -186,8 +185,8 @@ class Members:
     def _parts(self, schema: Schema) -> list[Json]:
         """Those that hold the same value: of `allOf`, and what `$ref` leads to."""
         parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
-        if isinstance(schema.get("$ref"), str) and (target := self._referred(schema["$ref"])) is not None:
-            parts.insert(0, target)
+        if isinstance(schema.get("$ref"), str):
+            parts.insert(0, definition(self.root, schema["$ref"]))
         return parts
 
     def _names(self, schema: Json, depth: int = 0) -> _Names:
@@ -210,15 +209,6 @@ class Members:
             lists=isinstance(properties, dict) or isinstance(patterns, dict),
             others="additionalProperties" in schema or "unevaluatedProperties" in schema,
         )
-
-    def _referred(self, reference: str) -> Json:
-        if not self.refers or not reference.startswith("#/"):
-            return None
-        found = self.root
-        for part in reference[2:].split("/"):
-            part = part.replace("~1", "/").replace("~0", "~")
-            found = found.get(part) if isinstance(found, dict) else None
-        return found
 
     def _spend(self) -> None:
         self._work += 1
