@@ -194,6 +194,28 @@ def test_a_pattern_of_few_names_is_those_names(pattern: str, names: list[str] | 
     assert names_of(pattern) == names
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^" + "(" * 330 + "a" + ")" * 330 + "$",
+        "^(a|b){8}" + "y{256}" * 1400 + "$",
+        "^" + "x{256}" * 1400 + "$",
+        "|".join(f"^a{one % 200}$" for one in range(20_000)),
+    ],
+    ids=["deep", "long", "one name", "wide"],
+)
+def test_reading_a_pattern_has_an_end(pattern: str) -> None:
+    spent: list[int] = []
+    assert names_of(pattern, spent.append) is None
+    assert sum(spent) < 400_000
+
+
+def test_reading_many_patterns_has_an_end() -> None:
+    patterns = {f"^[a-d]{{4}}(ab|cd|ef){{3}}{one}$": True for one in range(2000)}
+    with pytest.raises(GrammarError, match="too many branches and values"):
+        structure.of_json_schema(OBJECT | {"patternProperties": patterns})
+
+
 def test_a_negated_class_excludes_the_quote_and_the_backslash_that_it_names() -> None:
     string = {"type": "string", "pattern": '^[^"\\\\]*$'}
     check(string, ['"a b"'], ['"\\""', '"\\\\"', '"a\\"b"'])

@@ -189,8 +189,8 @@ class _Preparing:
         """Patterns of few names as those names, each of which an object has once."""
         found: dict[str, list[Json]] = {}
         for pattern, each in list(schema["patternProperties"].items()):
-            names = names_of(pattern)
-            self._spend(len(pattern) // WORK_CHARACTERS + len(names or ()))
+            names = names_of(pattern, lambda characters: self._spend(characters // WORK_CHARACTERS))
+            self._spend(len(names or ()))
             if names is not None:
                 del schema["patternProperties"][pattern]
                 for name in names:
@@ -287,8 +287,8 @@ class _Preparing:
         self._work += work
         if self._work > MAX_WORK:
             raise GrammarError(
-                "oneOf and propertyNames have too many branches and values to look at; say anyOf, "
-                "or list fewer"
+                "oneOf, propertyNames and patternProperties have too many branches and values to look at; "
+                "say anyOf, or list fewer"
             )
 
     def _referred(self, reference: str) -> Json:

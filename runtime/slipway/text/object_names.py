@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 MOST_NAMES = 256
 """Of a pattern that is written as the names that it matches."""
 LONGEST_NAME = 48
 """Characters by which names are told apart: each nests a regular expression by one level."""
+
+MAX_DEPTH = 32
+"""Of groups in a pattern that is read."""
+MAX_CHARACTERS = 100_000
+"""That reading one pattern writes; it takes 10 ms."""
 
 _DIGITS = frozenset("0123456789")
 _WORD = _DIGITS | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
@@ -22,12 +27,18 @@ class _Unknown(Exception):
     """The expression is of a kind that is not read here, or has too many texts."""
 
 
-def names_of(pattern: str) -> list[str] | None:
-    """The names that a regular expression matches; None where they are many, or it is not read here."""
+def names_of(pattern: str, spend: Callable[[int], None] = lambda characters: None) -> list[str] | None:
+    """The names that a regular expression matches; None where they are many, or it is not read here.
+
+    spend  takes the number of characters that were read and written for it
+    """
+    reading = _Reading(pattern)
     try:
-        return sorted(_Reading(pattern).whole())
+        return sorted(reading.whole())
     except _Unknown:
         return None
+    finally:
+        spend(len(pattern) + reading.characters)
 
 
 def all_but(names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
@@ -108,11 +119,13 @@ class _Reading:
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
         self._place = 0
+        self._depth = 0
+        self.characters = 0
 
     def whole(self) -> set[str]:
         found = self._anchored()
         while self._took("|"):
-            found = _few(found | self._anchored())
+            found = self._both(found, self._anchored())
         if self._place < len(self._pattern):
             raise _Unknown
         return found
@@ -128,7 +141,7 @@ class _Reading:
     def _either(self) -> set[str]:
         found = self._sequence()
         while self._took("|"):
-            found = _few(found | self._sequence())
+            found = self._both(found, self._sequence())
         return found
 
     def _sequence(self) -> set[str]:
@@ -136,14 +149,18 @@ class _Reading:
         while self._place < len(self._pattern) and self._pattern[self._place] not in "|)$":
             one = self._atom()
             least, most = self._count()
-            found = _joined(found, _repeated(one, least, most))
+            found = self._joined(found, self._repeated(one, least, most))
         return found
 
     def _atom(self) -> set[str]:
         if self._took("(?:") or self._took("("):
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise _Unknown
             found = self._either()
             if not self._took(")"):
                 raise _Unknown
+            self._depth -= 1
             return found
         if self._took("["):
             return self._class()
@@ -204,21 +221,30 @@ class _Reading:
         self._place += 1
         return self._pattern[self._place - 1]
 
+    def _both(self, firsts: set[str], seconds: set[str]) -> set[str]:
+        self._spend(len(firsts) + len(seconds))
+        return _few(firsts | seconds)
 
-def _joined(firsts: set[str], seconds: set[str]) -> set[str]:
-    if len(firsts) * len(seconds) > 64 * MOST_NAMES:
-        raise _Unknown
-    return _few({first + second for first in firsts for second in seconds})
+    def _joined(self, firsts: set[str], seconds: set[str]) -> set[str]:
+        number = len(firsts) * len(seconds)
+        if number > 4 * MOST_NAMES:
+            raise _Unknown
+        self._spend(number * (max(map(len, firsts), default=0) + max(map(len, seconds), default=0) + 1))
+        return _few({first + second for first in firsts for second in seconds})
 
+    def _repeated(self, texts: set[str], least: int, most: int) -> set[str]:
+        if least > most or most > MOST_NAMES:
+            raise _Unknown
+        found, last = ({""} if least == 0 else set()), {""}
+        for count in range(1, most + 1):
+            last = self._joined(last, texts)
+            found |= last if count >= least else set()
+        return _few(found)
 
-def _repeated(texts: set[str], least: int, most: int) -> set[str]:
-    if least > most or most > MOST_NAMES:
-        raise _Unknown
-    found, last = ({""} if least == 0 else set()), {""}
-    for count in range(1, most + 1):
-        last = _joined(last, texts)
-        found |= last if count >= least else set()
-    return _few(found)
+    def _spend(self, characters: int) -> None:
+        self.characters += characters
+        if self.characters > MAX_CHARACTERS:
+            raise _Unknown
 
 
 def _few(texts: set[str]) -> set[str]:
