@@ -180,29 +180,44 @@ def test_a_good_grammar_is_compiled_once(served: Served, monkeypatch: pytest.Mon
     assert len(compiled) == 4
 
 
-def test_a_grammar_that_takes_too_long_is_refused_and_those_behind_it_may_come_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("more_threads", [1, 0])
+def test_a_grammar_that_takes_too_long_is_refused_and_holds_no_others_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch, more_threads: int
 ) -> None:
     begun, end = threading.Event(), threading.Event()
+    compile_ = GrammarChecks._compile
 
-    def compile_(self: GrammarChecks, text: str) -> None:
-        begun.set()
-        end.wait(scaled(20))
+    def held(self: GrammarChecks, text: str) -> None:
+        if "long" in text:
+            begun.set()
+            end.wait(scaled(20))
+        else:
+            compile_(self, text)
 
-    monkeypatch.setattr("slipway.api.grammars.DEADLINE", 0.2)
-    monkeypatch.setattr(GrammarChecks, "_compile", compile_)
+    assert served.post("/v1/completions", PLAIN | {"guided_regex": "first"}).status_code == 200
+    monkeypatch.setattr("slipway.api.grammars.COMPILING", 0.2)
+    monkeypatch.setattr("slipway.api.grammars.DEADLINE", scaled(5) if more_threads else 0.4)
+    monkeypatch.setattr("slipway.api.grammars.MAX_HELD", more_threads)
+    monkeypatch.setattr(GrammarChecks, "_compile", held)
     answers: list[Any] = []
     first = threading.Thread(
-        target=lambda: answers.append(served.post("/v1/completions", PLAIN | {"guided_regex": "long"}))
+        target=lambda: answers.append(
+            served.post("/v1/completions", PLAIN | {"guided_regex": f"long{more_threads}"})
+        )
     )
     first.start()
     assert begun.wait(scaled(10))
-    second = served.post("/v1/completions", PLAIN | {"guided_regex": "behind"})
+    monkeypatch.setattr("slipway.api.grammars.COMPILING", scaled(10))
+    second = served.post("/v1/completions", PLAIN | {"guided_regex": f"behind{more_threads}"})
     first.join()
-    end.set()
-    assert (answers[0].status_code, second.status_code) == (400, 503)
+    assert answers[0].status_code == 400
     assert "guided_regex takes longer than" in answers[0].json()["error"]["message"]
-    assert second.headers["retry-after"] == "5"
+    if more_threads:
+        assert second.status_code == 200
+    else:  # too many are held, so those behind may come again
+        assert (second.status_code, second.headers["retry-after"]) == (503, "5")
+    end.set()
+    assert served.post("/v1/completions", PLAIN | {"guided_regex": f"after{more_threads}"}).status_code == 200
 
 
 def test_a_request_that_ends_by_its_own_grammar_is_at_fault(served: Served) -> None:

@@ -216,6 +216,22 @@ def test_reading_many_patterns_has_an_end() -> None:
         structure.of_json_schema(OBJECT | {"patternProperties": patterns})
 
 
+@pytest.mark.parametrize(
+    ("schema", "most", "too_many"),
+    [
+        (lambda n: {"patternProperties": {f"^k{one}x-": True for one in range(n)}}, 100, 200),
+        (lambda n: {"required": [str(one) for one in range(n)]}, 1000, 3000),
+        (lambda n: {"properties": {str(one): True for one in range(n)}}, 1000, 3000),
+        (lambda n: {"propertyNames": {"enum": [str(one) for one in range(n)]}}, 1000, 3000),
+    ],
+    ids=["patternProperties", "required", "properties", "propertyNames"],
+)
+def test_more_names_than_compile_in_a_second_are_refused(schema: Any, most: int, too_many: int) -> None:
+    compiled(structure.of_json_schema(OBJECT | schema(most), CLOSED))
+    with pytest.raises(GrammarError, match="too many names or patterns of names to compare"):
+        structure.of_json_schema(OBJECT | schema(too_many), CLOSED)
+
+
 def test_a_negated_class_excludes_the_quote_and_the_backslash_that_it_names() -> None:
     string = {"type": "string", "pattern": '^[^"\\\\]*$'}
     check(string, ['"a b"'], ['"\\""', '"\\\\"', '"a\\"b"'])

@@ -13,7 +13,7 @@ from typing import Any
 
 from slipway.text.errors import GrammarError
 from slipway.text.number_bounds import check_constants, check_multiples, hold_bounds
-from slipway.text.object_members import Members
+from slipway.text.object_members import Members, check_sizes
 from slipway.text.object_names import names_of, without_controls
 from slipway.text.schema_references import MAX_DEPTH, ONLY_LISTS, definition, resolved, with_schemas
 
@@ -103,7 +103,9 @@ class _Preparing:
                 del schema["multipleOf"]
             check_multiples(self._multiples)
         self._check_ends(found)
-        return Members(found, closed=not self._additional_properties).held(found)
+        held = Members(found, closed=not self._additional_properties).held(found)
+        check_sizes(held)
+        return held
 
     def _check_ends(self, schema: Json) -> None:
         """Raises GrammarError where every value of a schema holds another of the same, without an end."""
