@@ -92,6 +92,35 @@ def test_a_listed_name_is_not_written_again_in_another_spelling() -> None:
     check(both, ['{"a":1,"b":true,"c":1}'], ['{"a":1,"\\u0062":1}', '{"a":1,"\\u0061":"x"}'])
 
 
+NAMED_ID = OBJECT | {"properties": {"a": {"type": "string"}, "$id": {"type": "integer"}}}
+A_STRING = OBJECT | {"properties": {"a": {"type": "string"}}}
+B_OPEN = OBJECT | {"properties": {"b": True}, "additionalProperties": True}
+ANY_SHORT = {"patternProperties": {"^[\\s\\S]{0,3}$": {"type": ["integer", "string"]}}}
+
+
+@pytest.mark.parametrize("style", [OPEN, CLOSED], ids=["open", "closed"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        A_STRING | {"allOf": [B_OPEN]},
+        A_STRING | {"anyOf": [B_OPEN, OBJECT | {"properties": {"c": True}}]},
+        NAMED_ID | {"additionalProperties": {"type": "integer"}},
+    ],
+    ids=["allOf", "anyOf", "a property named $id"],
+)
+def test_a_part_that_is_open_does_not_let_a_listed_name_in_again(schema: Any, style: JsonStyle) -> None:
+    check(schema, ['{"a":"s"}', '{"a":"s","x":1}'], ['{"a":"s","\\u0061":1}', '{"\\u0061":1}'], style)
+
+
+@pytest.mark.parametrize("name", ["\x7f", "\n", "a\x7f"])
+def test_a_pattern_that_may_match_a_listed_control_character_is_refused(name: str) -> None:
+    listed = OBJECT | {"properties": {name: {"type": "string"}}}
+    for schema in (NONE_ELSE | listed | ANY_SHORT, {"allOf": [listed, NONE_ELSE | ANY_SHORT]}):
+        with pytest.raises(GrammarError, match="has control characters, and patternProperties may match it"):
+            structure.of_json_schema(schema)
+    structure.of_json_schema(listed | {"patternProperties": {"^x-": True}})
+
+
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [

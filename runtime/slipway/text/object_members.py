@@ -6,7 +6,9 @@ time that a name is written. So free names are said by a pattern, and counts as 
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -29,6 +31,8 @@ MAX_COMPARISONS = 5_000_000
 llguidance takes 0.4 s for 1,000 names in one object and 1.3 s for 2,000, and for patterns 0.1 s for 100,
 1.5 s for 200 and 15 s for 300.
 """
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 _MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 _LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
@@ -119,16 +123,16 @@ class Members:
 
     def _bounds(self, names: _Names) -> list[Schema]:
         """Schemas of objects with no others than these, or of those with no second spelling of them."""
-        if self.closed and names.others:
-            return []
+        _check_spellings(names)
         known: Schema = {"properties": dict.fromkeys(names.listed, True)}
         known["patternProperties"] = dict.fromkeys(names.patterns, True)
-        if not self.closed:
+        if names.others or not self.closed:
             known["patternProperties"] |= _free(names, True)
         return [known | {"additionalProperties": False}]
 
     def _finished(self, found: Schema, own: _Names) -> Json:
         """A schema that alone says what members its objects have."""
+        _check_spellings(own)
         required = _required(found)
         others = found.get("additionalProperties", not (self.closed and own.lists))
         properties = found.get("properties")
@@ -255,6 +259,20 @@ def _free(names: _Names, others: Json) -> Schema:
     from which they could be told."""
     prefixes = list(map(beginning, names.patterns))
     return {all_but(names.listed, prefixes): others} if all(prefixes) else {}
+
+
+def _check_spellings(names: _Names) -> None:
+    """Raises GrammarError where a listed name has control characters and a pattern may match it.
+
+    llguidance keeps patterns from one spelling of the name alone: of its `\\n`, and not of its `\\u000a`.
+    """
+    prefixes = tuple(map(beginning, names.patterns)) if any(map(_CONTROL.search, names.listed)) else ()
+    for name in names.listed:
+        if prefixes and name.startswith(prefixes) and _CONTROL.search(name):
+            raise GrammarError(
+                f"the property {json.dumps(name)[:80]} has control characters, and patternProperties may "
+                "match it; begin their patterns with other text"
+            )
 
 
 def _count(schema: Schema, keyword: str) -> int | None:
