@@ -206,6 +206,65 @@ def test_what_cannot_be_followed_is_refused_with_the_reason(schema: Any, reason:
         compiled(structure.of_json_schema(schema))
 
 
+A = {"$ref": "#/$defs/A"}
+LINK = {"properties": {"c": A}, "required": ["c"]}
+B_OR_C = {
+    "A": {"anyOf": [{"$ref": "#/$defs/B"}, {"$ref": "#/$defs/C"}]},
+    "B": {"type": "object"} | LINK,
+    "C": {"type": "array", "items": A, "minItems": 1},
+}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"c": {"$ref": "#"}}, "required": ["c"]},
+        {"$ref": "#"},
+        {"$defs": {"A": {"type": ["object"]} | LINK}} | A,
+        {"$defs": {"A": {"type": ["object", "array"], "minItems": 1, "items": A} | LINK}} | A,
+        {"$defs": {"A": {"type": "object", "allOf": [LINK]}}} | A,
+        {"$defs": {"A": {"type": "object", "required": ["c"], "additionalProperties": A}}} | A,
+        {"$defs": B_OR_C} | A,
+        {"$defs": {"A": {"type": "array", "prefixItems": [A], "minItems": 1}}} | A,
+        {"$defs": {"A": {"type": "array", "prefixItems": [{}], "items": A, "minItems": 2}}} | A,
+    ],
+    ids=str,
+)
+def test_a_schema_of_which_no_value_ends_is_refused(schema: Any) -> None:
+    with pytest.raises(GrammarError, match="requires itself again, so that no value has an end"):
+        structure.of_json_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid"),
+    [
+        ({"type": "object", "properties": {"c": {"$ref": "#"}}}, {"c": {"c": {}}}),
+        ({"$defs": {"A": {"type": ["object", "null"]} | LINK}} | A, {"c": {"c": None}}),
+        ({"$defs": B_OR_C | {"C": {"type": "array", "items": A}}} | A, {"c": [[], {"c": []}]}),
+        ({"$defs": {"A": {"type": "array", "prefixItems": [{}, A], "minItems": 1}}} | A, [1, [2]]),
+        ({"$defs": {"A": {"anyOf": [{"type": "object"} | LINK, {"const": 1}]}}} | A, {"c": {"c": 1}}),
+        (
+            {"$ref": "#/$defs/0"}
+            | {
+                "$defs": {"400": NULL}
+                | {
+                    str(one): {
+                        "type": "object",
+                        "properties": {"c": {"$ref": f"#/$defs/{one + 1}"}},
+                        "required": ["c"],
+                    }
+                    for one in range(400)
+                }
+            },
+            None,
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_schema_that_needs_itself_only_in_some_values_is_followed(schema: Any, valid: Any) -> None:
+    assert takes(schema, valid) == [valid is not None]
+
+
 def test_telling_branches_apart_has_an_end() -> None:
     """Whatever a client sends costs a fraction of a second."""
     listed = {"enum": list(range(5000))}

@@ -25,6 +25,8 @@ MAX_NESTING = 200
 MAX_BRANCHES = 256
 MAX_WORK = 50_000
 """Comparisons of branches, and listed values looked at by their length, in one schema."""
+MAX_LOOKS = 200_000
+"""At schemas, to see whether their values end."""
 WORK_CHARACTERS = 16
 """Of a value: comparing more of them is more work."""
 
@@ -89,7 +91,6 @@ class _Preparing:
         """Schemas with `multipleOf`."""
         self._rounded: list[Schema] = []
         """Schemas whose bounds brought them one."""
-        self._references: set[str] = set()
         self._combines = False
         """Two schemas may hold one value."""
         declared = root if isinstance(root, dict) else {}
@@ -109,20 +110,17 @@ class _Preparing:
 
     def _check_ends(self, schema: Json) -> None:
         """Raises GrammarError where every value of a schema holds another of the same, without an end."""
-        left, needs = _needed(schema), dict[str, set[str]]()
+        if not isinstance(schema, dict):
+            return
+        left = [f"#/$defs/{name}" for name in schema.get("$defs", {})]
+        ends = _Ends(schema)
         while left:
-            reference = left.pop()
-            if reference not in needs:
-                needs[reference] = _needed(self._referred(reference))
-                left |= needs[reference]
-        for reference in self._references:
-            needs.setdefault(reference, _needed(self._referred(reference)))
-        while ends := [reference for reference, each in needs.items() if not each & needs.keys()]:
-            self._spend(len(needs))
-            for reference in ends:
-                del needs[reference]
-        if needs:
-            raise GrammarError(f"$ref {min(needs)[:80]} requires itself again, so that no value has an end")
+            before = len(left)
+            left = [name for name in reversed(left) if not ends.found(name)][::-1]
+            if len(left) == before:
+                raise GrammarError(
+                    f"$ref {min(left)[:80]} requires itself again, so that no value has an end"
+                )
 
     def schema(self, schema: Json, depth: int) -> Json:
         if isinstance(schema, bool):
@@ -134,8 +132,6 @@ class _Preparing:
         found = {key: self._value(key, value, depth + 1) for key, value in schema.items()}
         for key in [key for key in found if key in _SAY_NOTHING and _SAY_NOTHING[key](found, found[key])]:
             del found[key]
-        if isinstance(found.get("$ref"), str):
-            self._references.add(found["$ref"])
         if isinstance(found.get("pattern"), str):
             found["pattern"] = without_controls(found["pattern"])
         if isinstance(found.get("patternProperties"), dict):
@@ -330,22 +326,56 @@ class _Known:
         return self.values is not None and other.values is not None and not self.values & other.values
 
 
-def _needed(schema: Json) -> set[str]:
-    """References of which every value of a schema holds a value."""
-    if not isinstance(schema, dict):
-        return set()
-    found = {schema["$ref"]} if isinstance(schema.get("$ref"), str) else set()
-    parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
-    properties, required = schema.get("properties"), schema.get("required")
-    if schema.get("type") == "object" and isinstance(properties, dict) and isinstance(required, list):
-        parts += [properties[name] for name in required if isinstance(name, str) and name in properties]
-    if (
-        schema.get("type") == "array"
-        and schema.get("minItems") not in (None, 0)
-        and "prefixItems" not in schema
-    ):
-        parts.append(schema.get("items"))
-    return found.union(*map(_needed, parts))
+class _Ends:
+    """Which definitions have a value that does not hold another of itself without an end."""
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._found: set[str] = set()
+        self._looked = 0
+
+    def found(self, reference: str) -> bool:
+        """Whether one has, by those that were found before."""
+        if self._of(definition(self._root, reference), None):
+            self._found.add(reference)
+        return reference in self._found
+
+    def _of(self, schema: Json, types: set[str] | None) -> bool:
+        """types  that the value has by other schemas, too; None: any"""
+        self._looked += 1
+        if self._looked > MAX_LOOKS:
+            raise GrammarError("too many $ref require each other; nest fewer")
+        if not isinstance(schema, dict) or schema.keys() & {"const", "enum"}:
+            return True
+        if (own := _types(schema, None)) is not None:
+            types = own if types is None else types & own
+        if isinstance(schema.get("$ref"), str) and schema["$ref"] not in self._found:
+            return False
+        every, some = schema.get("allOf"), schema.get("anyOf")
+        if isinstance(every, list) and not all(self._of(each, types) for each in every):
+            return False
+        if isinstance(some, list) and some and not any(self._of(each, types) for each in some):
+            return False
+        if not types or types - {"object", "array"}:
+            return True
+        return ("object" in types and self._object(schema)) or ("array" in types and self._array(schema))
+
+    def _object(self, schema: Schema) -> bool:
+        properties, required = schema.get("properties", {}), schema.get("required")
+        if not isinstance(required, list) or not isinstance(properties, dict):
+            return True
+        others = schema.get("additionalProperties") if "patternProperties" not in schema else None
+        return all(self._of(properties.get(name, others), None) for name in required if isinstance(name, str))
+
+    def _array(self, schema: Schema) -> bool:
+        least, items, first = schema.get("minItems"), schema.get("items"), schema.get("prefixItems", [])
+        if isinstance(items, list):
+            first, items = items, schema.get("additionalItems")
+        if type(least) is not int or least < 1 or not isinstance(first, list):
+            return True
+        return all(
+            self._of(each, None) for each in [*first[:least], *([items] if least > len(first) else [])]
+        )
 
 
 def _combines(schema: Schema) -> bool:
