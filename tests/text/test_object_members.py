@@ -15,7 +15,7 @@ from llguidance import LLMatcher
 from grammars import accepts, compiled
 from slipway.text import structure
 from slipway.text.errors import GrammarError
-from slipway.text.object_names import all_but, names_of, without_controls
+from slipway.text.object_names import all_but, names_of, rust_pattern
 from slipway.text.structure import JsonStyle
 
 OPEN, CLOSED = JsonStyle(any_whitespace=False), JsonStyle(any_whitespace=False, additional_properties=False)
@@ -264,7 +264,24 @@ def test_more_names_than_compile_in_a_second_are_refused(schema: Any, most: int,
 def test_a_negated_class_excludes_the_quote_and_the_backslash_that_it_names() -> None:
     string = {"type": "string", "pattern": '^[^"\\\\]*$'}
     check(string, ['"a b"'], ['"\\""', '"\\\\"', '"a\\"b"'])
-    assert without_controls(r"\[^a[^]b][^-c][a[^d]]") == r"\[^a[^\x00-\x1f\]b][^\x00-\x1f\-c][a[^d]]"
+    assert rust_pattern(r"\[^a[^]b][^-c][a[^d]]") == r"\[^a[^\x00-\x1f\]b][^\x00-\x1f\-c][a\[^d]]"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        ("^[a-z&&[^b]]$", ["b]", "&]", "^]", "[]"], ["a", "b", "c"]),
+        ("^[a-c--b]$", ["a", "-", "b"], []),
+        ("^[+--]$", ["+", ",", "-"], ["."]),
+        ("^[a-c~~b]$", ["a", "b", "~"], ["d"]),
+        ("^[^a&&b]$", ["c"], ["a", "&", "b"]),
+        (r"^[\w-.]+$", ["a-b.c"], ["a+b"]),
+        (r"^[\u0041-C\]]$", ["A", "B", "]"], ["D"]),
+        ("^[[:alpha:]]$", ["a]", ":]", "[]"], ["a", "b"]),
+    ],
+)
+def test_the_operators_of_rusts_classes_are_characters(pattern: str, good: list[str], bad: list[str]) -> None:
+    check({"type": "string", "pattern": pattern}, list(map(json.dumps, good)), list(map(json.dumps, bad)))
 
 
 @given(st.lists(st.text('ab"\\', max_size=3), max_size=4), st.lists(st.text('ab"\\', max_size=4), max_size=9))

@@ -14,7 +14,7 @@ from typing import Any
 from slipway.text.errors import GrammarError
 from slipway.text.number_bounds import check_constants, check_multiples, hold_bounds
 from slipway.text.object_members import Members, check_sizes
-from slipway.text.object_names import names_of, without_controls
+from slipway.text.object_names import names_of, rust_pattern
 from slipway.text.schema_references import MAX_DEPTH, ONLY_LISTS, definition, resolved, with_schemas
 
 Json = Any
@@ -133,10 +133,10 @@ class _Preparing:
         for key in [key for key in found if key in _SAY_NOTHING and _SAY_NOTHING[key](found, found[key])]:
             del found[key]
         if isinstance(found.get("pattern"), str):
-            found["pattern"] = without_controls(found["pattern"])
+            found["pattern"] = rust_pattern(found["pattern"])
         if isinstance(found.get("patternProperties"), dict):
             found["patternProperties"] = {
-                without_controls(pattern): each for pattern, each in found["patternProperties"].items()
+                rust_pattern(pattern): each for pattern, each in found["patternProperties"].items()
             }
         self._say_bounds(found)
         if hold_bounds(found):

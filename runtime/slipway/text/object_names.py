@@ -20,6 +20,10 @@ _WORD = _DIGITS | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 _CONTROL = r"\x00-\x1f"
 """llguidance reads a class with these as one with the quote and the backslash, too."""
 _ANY = f"[^{_CONTROL}]"
+_OPERATORS = ("[", "]", "&", "-", "~")
+"""Of Rust's classes, in some places; characters where they are escaped."""
+_CLASS_ESCAPES = frozenset(("\\d", "\\D", "\\p", "\\P", "\\s", "\\S", "\\w", "\\W"))
+_ATOM = re.compile(r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[xupP]\{[^}]*\}|.)|.", re.DOTALL)
 _META = frozenset("\\^$.|?*+()[]{}")
 
 
@@ -55,32 +59,42 @@ def all_but(names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
     return f"^(?:{_others(root)})$"
 
 
-def without_controls(pattern: str) -> str:
-    """A regular expression whose negated classes have no control characters."""
-    if "[^" not in pattern:
-        return pattern
-    found, depth, place = [], 0, 0
+def rust_pattern(pattern: str) -> str:
+    """A regular expression of ECMA-262 in Rust's syntax: in classes `[`, `&&`, `--` and `~~` are characters.
+
+    Negated classes have no control characters then.
+    """
+    found, place = [], 0
     while place < len(pattern):
-        step = 1
-        if pattern[place] == "\\":
-            step = 2
-        elif pattern[place] == "[":
-            negated = pattern.startswith("[^", place)
-            if negated and depth == 0:
-                found.append(f"[^{_CONTROL}")
-                place += 2
-                step = 0
-            elif negated:
-                step = 2
-            depth += 1
-            if pattern[place + step : place + step + 1] in ("]", "-"):  # a character, at the beginning
-                found.append(pattern[place : place + step] + "\\" + pattern[place + step])
-                place, step = place + step + 1, 0
-        elif pattern[place] == "]":
-            depth = max(0, depth - 1)
-        found.append(pattern[place : place + step])
-        place += step
+        if pattern[place] != "[":
+            step = 2 if pattern[place] == "\\" else 1
+            found.append(pattern[place : place + step])
+            place += step
+            continue
+        negated = pattern.startswith("[^", place)
+        found.append(f"[^{_CONTROL}" if negated else "[")
+        place += 2 if negated else 1
+        first = place
+        while place < len(pattern) and (pattern[place] != "]" or place == first):
+            atom = _atom_at(pattern, place)
+            place += len(atom)
+            found.append(_in_class(atom))
+            if pattern.startswith("-", place) and atom[:2] not in _CLASS_ESCAPES:
+                last = _atom_at(pattern, place + 1)
+                if last and last != "]" and last[:2] not in _CLASS_ESCAPES:
+                    found.append("-" + _in_class(last))
+                    place += 1 + len(last)
     return "".join(found)
+
+
+def _atom_at(pattern: str, place: int) -> str:
+    """A character of a class, or what stands for one or several."""
+    found = _ATOM.match(pattern, place)
+    return found.group() if found else ""
+
+
+def _in_class(atom: str) -> str:
+    return f"\\{atom}" if atom in _OPERATORS else atom
 
 
 def beginning(pattern: str) -> str:
