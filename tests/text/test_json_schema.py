@@ -86,28 +86,36 @@ SIMPLE = st.one_of(
     st.just({"type": ["string", "integer"]}),
 )
 OBJECTS = st.builds(
-    lambda properties, required: {
-        "type": "object",
-        "properties": properties,
-        "required": sorted(required & set(properties)),
-    },
+    lambda properties, required, others: {"properties": properties, "required": sorted(required)} | others,
     st.dictionaries(st.sampled_from("kxy"), SIMPLE, max_size=3),
-    st.sets(st.sampled_from("kxy")),
+    st.sets(st.sampled_from("kxy"), max_size=2),
+    st.fixed_dictionaries({}, optional={"type": st.just("object"), "additionalProperties": st.just(False)}),
 )
+PLAIN = st.one_of(SIMPLE, OBJECTS, st.sampled_from(["A", "B"]).map(lambda name: {"$ref": f"#/$defs/{name}"}))
 BRANCHES = st.one_of(
-    SIMPLE, OBJECTS, st.sampled_from(["A", "B"]).map(lambda name: {"$ref": f"#/$defs/{name}"})
+    PLAIN,
+    st.builds(
+        lambda keyword, several, beside: {keyword: several} | beside,
+        st.sampled_from(["allOf", "anyOf", "oneOf"]),
+        st.lists(PLAIN, min_size=1, max_size=2),
+        st.just({}) | SIMPLE | OBJECTS,
+    ),
 )
 INSTANCES = st.one_of(CONSTANTS, st.dictionaries(st.sampled_from("kxy"), CONSTANTS, max_size=3))
 
 
 @given(
-    st.lists(BRANCHES, min_size=1, max_size=4), OBJECTS, SIMPLE, st.lists(INSTANCES, min_size=20, max_size=20)
+    st.lists(BRANCHES, min_size=1, max_size=4),
+    OBJECTS,
+    SIMPLE,
+    st.lists(INSTANCES, min_size=20, max_size=20),
+    st.sampled_from([{}, {"type": "object"}]),
 )
-@settings(max_examples=150)
+@settings(max_examples=300)
 def test_one_of_accepts_nothing_that_is_of_two_branches(
-    branches: list[Any], a: Any, b: Any, instances: list[Any]
+    branches: list[Any], a: Any, b: Any, instances: list[Any], around: Any
 ) -> None:
-    schema = {"oneOf": branches, "$defs": {"A": a, "B": b}}
+    schema = around | {"oneOf": branches, "$defs": {"A": a, "B": b}}
     try:
         matcher = compiled(structure.of_json_schema(schema))
     except GrammarError:
@@ -131,6 +139,38 @@ def test_one_of_is_followed_where_its_branches_can_be_told_apart() -> None:
     assert takes(siblings, 1, 2, 3) == [True, True, False]
     with pytest.raises(GrammarError):
         structure.of_json_schema({"$schema": "http://json-schema.org/draft-07/schema#"} | siblings)
+
+
+X_ONLY = {"type": "object", "properties": {"x": {}}, "required": ["x"], "additionalProperties": False}
+Y_ONLY = {"type": "object", "properties": {"y": {}}, "required": ["y"], "additionalProperties": False}
+KIND_A = {"properties": {"kind": {"const": "a"}}, "required": ["kind"]}
+KIND_B = {"properties": {"kind": {"const": "b"}}, "required": ["kind"]}
+LETTERS, NUMBERS = [{"const": "a"}, {"const": "b"}], [{"const": 1}, {"const": 2}]
+OPTIONAL_INTEGER = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"oneOf": [OPTIONAL_INTEGER, {"type": "string"}]}, [1, None, "a"], [True]),
+        ({"oneOf": [{"oneOf": LETTERS}, {"oneOf": NUMBERS}]}, ["a", 1], ["c", 3]),
+        ({"oneOf": [X_ONLY, Y_ONLY]}, [{"x": 1}, {"y": 1}], [{}, {"x": 1, "y": 1}]),
+        ({"type": "object", "oneOf": [KIND_A, KIND_B]}, [{"kind": "a"}, {"kind": "b"}], [{"kind": "c"}, {}]),
+    ],
+    ids=str,
+)
+def test_branches_of_one_of_are_told_apart_by_what_is_within_and_around_them(
+    schema: Any, valid: list[Any], invalid: list[Any]
+) -> None:
+    assert takes(schema, *valid, *invalid) == [True] * len(valid) + [False] * len(invalid)
+
+
+def test_an_alternative_with_look_around_is_left_out_where_another_remains() -> None:
+    decimal = {"type": "string", "pattern": "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"}
+    for keyword in ("anyOf", "oneOf"):
+        assert takes({keyword: [{"type": "number"}, decimal, NULL]}, 1.5, None, "1.5") == [True, True, False]
+        with pytest.raises(GrammarError, match="look-around"):
+            compiled(structure.of_json_schema({keyword: [decimal]}))
 
 
 NULL = {"type": "null"}

@@ -8,8 +8,10 @@ other words.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from slipway.text.errors import GrammarError
 from slipway.text.number_bounds import check_constants, check_multiples, hold_bounds
@@ -19,6 +21,7 @@ from slipway.text.schema_references import MAX_DEPTH, ONLY_LISTS, definition, re
 
 Json = Any
 Schema = dict[str, Any]
+Set = TypeVar("Set", set[str], frozenset[str])
 
 MAX_NESTING = 200
 """Levels of the JSON, of which a schema within a schema takes two at most; the rest is values."""
@@ -148,6 +151,9 @@ class _Preparing:
         self._say_properties(found)
         if "oneOf" in found:
             self._say_one_of(found)
+        if isinstance(found.get("anyOf"), list):
+            held = [each for each in found["anyOf"] if not _looks_around(each)]
+            found["anyOf"] = held or found["anyOf"]
         return found
 
     def _value(self, key: str, value: Json, depth: int) -> Json:
@@ -210,16 +216,20 @@ class _Preparing:
         branches = schema["oneOf"]
         if len(branches) > MAX_BRANCHES:
             raise GrammarError(f"oneOf is a list of at most {MAX_BRANCHES} schemas")
-        alternatives = self._parted(branches)
+        alternatives = self._parted(branches, _types(schema, None))
         del schema["oneOf"]
         if "anyOf" not in schema:
             schema["anyOf"] = alternatives
         else:
             schema["allOf"] = [*schema.get("allOf", ()), {"anyOf": alternatives}]
 
-    def _parted(self, branches: list[Json]) -> list[Json]:
-        """The branches, so narrowed that no instance is of two. Raises GrammarError where one may be."""
-        known = [_Known(self._facts(branch), self._values) for branch in branches]
+    def _parted(self, branches: list[Json], types: set[str] | None) -> list[Json]:
+        """The branches, so narrowed that no instance is of two. Raises GrammarError where one may be.
+
+        types  that instances have by the schema around them; None: any
+        """
+        around = _Known(types)
+        known = [around.both(self._known(branch, ())) for branch in branches]
         tagged: set[int] = set()
         for second in range(len(branches)):
             self._spend(second)
@@ -228,7 +238,7 @@ class _Preparing:
                     tagged |= {first, second}
         if not tagged:
             return branches
-        shared = set.intersection(*(set(known[index].tags) for index in tagged))
+        shared = set.intersection(*(set(known[index].tagged()) for index in tagged))
         for tag in sorted(shared):
             values = [value for index in tagged for value in known[index].tags[tag]]
             if len(values) == len(set(values)):
@@ -243,22 +253,34 @@ class _Preparing:
             "different types or a property with different const values, or say anyOf"
         )
 
-    def _facts(self, branch: Json) -> Iterator[Schema]:
-        """What each instance of a branch is an instance of: itself, what it refers to, all of `allOf`."""
-        left, seen = [branch], 0
-        while left and seen < MAX_DEPTH:
-            schema = left.pop()
-            seen += 1
-            if not isinstance(schema, dict):
-                continue
-            if isinstance(schema.get("$ref"), str):
-                left.append(self._referred(schema["$ref"]))
-                if self._ref_stands_alone:
-                    continue
-            every = schema["allOf"] if isinstance(schema.get("allOf"), list) else []
-            self._spend(len(every))
-            left += every
-            yield schema
+    def _known(self, schema: Json, inside: tuple[str, ...]) -> _Known:
+        """What each instance of a schema is known to be.
+
+        inside  references that lead here
+        """
+        if not isinstance(schema, dict) or len(inside) > MAX_DEPTH:
+            return _Known()
+        self._spend(1)
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            found = _Known()
+        elif reference in inside:
+            return _Known()
+        else:
+            found = self._known(self._referred(reference), (*inside, reference))
+            if self._ref_stands_alone:
+                return found
+        values = self._values(schema)
+        found = found.both(_Known(_types(schema, values), values).with_members(schema, self._values))
+        every = schema["allOf"] if isinstance(schema.get("allOf"), list) else []
+        self._spend(len(every))
+        for each in every:
+            found = found.both(self._known(each, inside))
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(some := schema.get(keyword), list) and some:
+                self._spend(len(some))
+                found = found.both(_Known.either([self._known(each, inside) for each in some]))
+        return found
 
     def _values(self, schema: Schema) -> set[str] | None:
         """Those that `const` and `enum` allow, as JSON in one spelling; None where there is neither."""
@@ -294,36 +316,94 @@ class _Preparing:
         return definition(self._root, reference)
 
 
+@dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a branch's instances, so that two may be told apart."""
+    """What is known of a schema's instances, so that those of two may be told apart."""
 
-    def __init__(self, facts: Iterator[Schema], listed: Callable[[Schema], set[str] | None]) -> None:
+    types: set[str] | None = None
+    """That they can have; None: any."""
+    values: set[str] | None = None
+    """All of them, as JSON; None: too many to tell."""
+    tags: dict[str, set[str]] = field(default_factory=dict)
+    """Objects' properties whose values are listed."""
+    required: frozenset[str] = frozenset()
+    """Properties that objects have."""
+    allowed: frozenset[str] | None = None
+    """The only ones that they may have; None: others, too."""
+
+    def with_members(self, schema: Schema, listed: Callable[[Schema], set[str] | None]) -> _Known:
         """listed  the values that a schema lists, as JSON; None where it lists none"""
-        self.types: set[str] | None = None
-        """That they can have; None: any."""
-        self.values: set[str] | None = None
-        """All of them, as JSON; None: too many to tell."""
-        self.tags: dict[str, set[str]] = {}
-        """Properties whose values are listed, which are objects' alone."""
-        for schema in facts:
-            values = listed(schema)
-            types = _types(schema, values)
-            if types is not None:
-                self.types = types if self.types is None else self.types & types
-            if values is not None:
-                self.values = values if self.values is None else self.values & values
-            properties = schema.get("properties")
-            for name, each in properties.items() if isinstance(properties, dict) else ():
-                if isinstance(each, dict) and (of_it := listed(each)) is not None:
-                    self.tags[name] = self.tags.get(name, of_it) & of_it
-        if self.types != {"object"}:
-            self.tags = {}
+        properties, required = schema.get("properties"), schema.get("required")
+        properties = properties if isinstance(properties, dict) else {}
+        tags = {
+            name: values
+            for name, each in properties.items()
+            if isinstance(each, dict) and (values := listed(each)) is not None
+        }
+        closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+        return replace(
+            self,
+            tags=tags,
+            required=frozenset(name for name in required if isinstance(name, str))
+            if isinstance(required, list)
+            else frozenset(),
+            allowed=frozenset(name for name, each in properties.items() if each is not False)
+            if closed
+            else None,
+        )
+
+    def both(self, other: _Known) -> _Known:
+        """Of the instances of two schemas together."""
+        tags = self.tags | other.tags
+        for name in self.tags.keys() & other.tags.keys():
+            tags[name] = self.tags[name] & other.tags[name]
+        return _Known(
+            _shared(self.types, other.types),
+            _shared(self.values, other.values),
+            tags,
+            self.required | other.required,
+            _shared(self.allowed, other.allowed),
+        )
+
+    @staticmethod
+    def either(several: Sequence[_Known]) -> _Known:
+        """Of the instances of any."""
+        shared = set.intersection(*(set(one.tagged()) for one in several))
+        return _Known(
+            _joined(one.types for one in several),
+            _joined(one.values for one in several),
+            {name: set().union(*(one.tags[name] for one in several)) for name in shared},
+            frozenset.intersection(*(one.required for one in several)),
+            _joined(one.allowed for one in several),
+        )
+
+    def tagged(self) -> dict[str, set[str]]:
+        """The tags, which tell instances apart where they are objects alone."""
+        return self.tags if self.types == {"object"} else {}
 
     def apart(self, other: _Known) -> bool:
         """Whether nothing is an instance of both."""
-        if self.types is not None and other.types is not None and not self.types & other.types:
+        if (types := _shared(self.types, other.types)) is not None and not types:
             return True
-        return self.values is not None and other.values is not None and not self.values & other.values
+        if (values := _shared(self.values, other.values)) is not None and not values:
+            return True
+        return types == {"object"} and (self._lacks(other) or other._lacks(self))
+
+    def _lacks(self, other: _Known) -> bool:
+        return self.allowed is not None and not other.required <= self.allowed
+
+
+def _shared(one: Set | None, other: Set | None) -> Set | None:
+    return other if one is None else one if other is None else one & other
+
+
+def _joined(several: Iterable[Set | None]) -> Set | None:
+    found: Set | None = None
+    for one in several:
+        if one is None:
+            return None
+        found = one if found is None else found | one
+    return found
 
 
 class _Ends:
@@ -376,6 +456,12 @@ class _Ends:
         return all(
             self._of(each, None) for each in [*first[:least], *([items] if least > len(first) else [])]
         )
+
+
+def _looks_around(schema: Json) -> bool:
+    """Whether a schema has a pattern that no grammar can hold, as pydantic's of a Decimal."""
+    pattern = schema.get("pattern") if isinstance(schema, dict) else None
+    return isinstance(pattern, str) and re.search(r"\(\?<?[=!]", pattern) is not None
 
 
 def _combines(schema: Schema) -> bool:
