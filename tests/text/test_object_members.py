@@ -22,6 +22,7 @@ OPEN, CLOSED = JsonStyle(any_whitespace=False), JsonStyle(any_whitespace=False, 
 OBJECT = {"type": "object"}
 NONE_ELSE = {"type": "object", "additionalProperties": False}
 TRUTH = {"type": "boolean"}
+A_STRING = OBJECT | {"properties": {"a": {"type": "string"}}}
 
 
 def check(schema: Any, good: list[str], bad: list[str], style: JsonStyle = OPEN) -> None:
@@ -93,7 +94,6 @@ def test_a_listed_name_is_not_written_again_in_another_spelling() -> None:
 
 
 NAMED_ID = OBJECT | {"properties": {"a": {"type": "string"}, "$id": {"type": "integer"}}}
-A_STRING = OBJECT | {"properties": {"a": {"type": "string"}}}
 B_OPEN = OBJECT | {"properties": {"b": True}, "additionalProperties": True}
 ANY_SHORT = {"patternProperties": {"^[\\s\\S]{0,3}$": {"type": ["integer", "string"]}}}
 
@@ -164,6 +164,23 @@ def test_a_pattern_that_may_match_a_listed_control_character_is_refused(name: st
             ['{"a":1,"b":1}'],
             ['{"a":1}', '{"a":1,"a":1}', '{"a":1,"\\u0061":1}'],
         ),
+        (
+            A_STRING | {"additionalProperties": TRUTH, "minProperties": 1},
+            ['{"a":"s"}', '{"b":true}', '{"a":"s","b":true}'],
+            ["{}", '{"b":1}', '{"a":true}', '{"\\u0061":true}'],
+        ),
+        (
+            OBJECT
+            | {"properties": dict.fromkeys("ra", True), "required": ["r"]}
+            | {"additionalProperties": TRUTH, "minProperties": 2},
+            ['{"r":1,"a":1}', '{"r":1,"b":true}', '{"r":1,"a":1,"b":true}'],
+            ['{"r":1}', '{"r":1,"r":1}', '{"a":1,"b":true}'],
+        ),
+        (
+            A_STRING | {"patternProperties": {"^x-": TRUTH}, "minProperties": 1},
+            ['{"a":"s"}', '{"x-1":true}'],
+            ["{}", '{"x-1":1}'],
+        ),
     ],
     ids=str,
 )
@@ -190,6 +207,12 @@ def test_counts_are_of_names(schema: Any, good: list[str], bad: list[str]) -> No
         (
             NONE_ELSE | {"properties": dict.fromkeys("abcdefghijkl", True), "minProperties": 6},
             "more than 64 choices among 12",
+        ),
+        (
+            OBJECT
+            | {"properties": {str(one): True for one in range(65)}}
+            | {"additionalProperties": TRUTH, "minProperties": 1},
+            "more than 64 choices among 65",
         ),
         (
             {

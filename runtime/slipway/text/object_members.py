@@ -152,6 +152,8 @@ class Members:
             found["additionalProperties"] = False
         if others is not False or own.patterns:
             _check_counts(found)
+            if own:
+                _say_least(found)
         elif "additionalProperties" in found:
             _say_counts(found)
         return found
@@ -293,6 +295,26 @@ def _check_counts(schema: Schema) -> None:
             f"minProperties is {least}, and a grammar cannot tell whether a name is written twice: list the "
             f"names in properties with additionalProperties false, require them, or ask for {required + 1}"
         )
+
+
+def _say_least(schema: Schema) -> None:
+    """One member more than are required: one of those that are listed, or one that is not.
+
+    llguidance counts members only where all that are listed are required.
+    """
+    required = _required(schema)
+    optional = [name for name, each in schema.get("properties", {}).items() if each is not False]
+    optional = [name for name in optional if name not in required]
+    if not optional or "minProperties" not in schema or "maxProperties" in schema:
+        return
+    if len(optional) > MAX_CHOICES:
+        raise GrammarError(
+            f"minProperties leaves more than {MAX_CHOICES} choices among {len(optional)} properties; require "
+            "some of them, or leave it out"
+        )
+    another = {"properties": dict.fromkeys(optional, False), "minProperties": schema.pop("minProperties")}
+    some = [_first(optional, (name,)) for name in optional]
+    schema["allOf"] = [*schema.get("allOf", ()), {"anyOf": [*some, another]}]
 
 
 def _say_counts(schema: Schema) -> None:
