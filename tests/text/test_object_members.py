@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import time
 from typing import Any
 
 import jsonschema
 import pytest
+from e2e.ground.patience import scaled
 from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher
@@ -282,6 +285,21 @@ def test_more_names_than_compile_in_a_second_are_refused(schema: Any, most: int,
     compiled(structure.of_json_schema(OBJECT | schema(most), CLOSED))
     with pytest.raises(GrammarError, match="too many names or patterns of names to compare"):
         structure.of_json_schema(OBJECT | schema(too_many), CLOSED)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        OBJECT | {"properties": {f"p{one}": {"$ref": "#"} for one in range(5000)}},
+        {"type": "string", "pattern": "[\\p{" * 30_000},
+    ],
+    ids=["references", "classes"],
+)
+def test_preparing_takes_a_fraction_of_a_second(schema: Any) -> None:
+    begun = time.thread_time()
+    with contextlib.suppress(GrammarError):
+        structure.of_json_schema(schema, CLOSED)
+    assert time.thread_time() - begun < scaled(1)
 
 
 def test_a_negated_class_excludes_the_quote_and_the_backslash_that_it_names() -> None:

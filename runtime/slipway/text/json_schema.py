@@ -107,6 +107,7 @@ class _Preparing:
                 del schema["multipleOf"]
             check_multiples(self._multiples)
         self._check_ends(found)
+        check_sizes(found)
         held = Members(found, closed=not self._additional_properties).held(found)
         check_sizes(held)
         return held

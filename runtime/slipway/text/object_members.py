@@ -77,6 +77,8 @@ class Members:
     _work: int = 0
     _inside: list[str] = field(default_factory=list)
     """References that are being written out."""
+    _known: dict[int, _Names] = field(default_factory=dict)
+    """By the identity of a schema within the root."""
 
     def held(self, schema: Json) -> Json:
         """The schema of a whole value."""
@@ -205,11 +207,15 @@ class Members:
         """Those that it and the schemas of the same object list, whichever of `anyOf` holds."""
         if not isinstance(schema, dict) or depth > 32:
             return _Names()
-        self._spend()
+        if (known := self._known.get(id(schema))) is not None:
+            return known
         found = self._own(schema)
+        self._spend(1 + len(found.listed) // 16)
         unions = schema["anyOf"] if isinstance(schema.get("anyOf"), list) else []
         for part in [*self._parts(schema), *unions]:
             found |= self._names(part, depth + 1)
+        if depth == 0:  # deeper ones may leave names out
+            self._known[id(schema)] = found
         return found
 
     def _own(self, schema: Schema) -> _Names:
@@ -222,8 +228,8 @@ class Members:
             others="additionalProperties" in schema or "unevaluatedProperties" in schema,
         )
 
-    def _spend(self) -> None:
-        self._work += 1
+    def _spend(self, work: int = 1) -> None:
+        self._work += work
         if self._work > MAX_WORK:
             raise GrammarError("allOf and $ref repeat too many schemas; list the properties in one place")
 

@@ -23,7 +23,7 @@ _ANY = f"[^{_CONTROL}]"
 _OPERATORS = ("[", "]", "&", "-", "~")
 """Of Rust's classes, in some places; characters where they are escaped."""
 _CLASS_ESCAPES = frozenset(("\\d", "\\D", "\\p", "\\P", "\\s", "\\S", "\\w", "\\W"))
-_ATOM = re.compile(r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[xupP]\{[^}]*\}|.)|.", re.DOTALL)
+_ATOM = re.compile(r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[xupP]\{[^}]{0,64}\}|.)|.", re.DOTALL)
 _META = frozenset("\\^$.|?*+()[]{}")
 
 
