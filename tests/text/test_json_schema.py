@@ -155,6 +155,12 @@ OPTIONAL_INTEGER = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
         ({"oneOf": [OPTIONAL_INTEGER, {"type": "string"}]}, [1, None, "a"], [True]),
         ({"oneOf": [{"oneOf": LETTERS}, {"oneOf": NUMBERS}]}, ["a", 1], ["c", 3]),
         ({"oneOf": [X_ONLY, Y_ONLY]}, [{"x": 1}, {"y": 1}], [{}, {"x": 1, "y": 1}]),
+        (
+            {"type": "object", "properties": {"x": {}, "y": {}}}
+            | {"oneOf": [{"required": ["x"]}, {"required": ["y"]}]},
+            [{"x": 1}, {"y": 1}],
+            [{}, {"x": 1, "y": 1}],
+        ),
         ({"type": "object", "oneOf": [KIND_A, KIND_B]}, [{"kind": "a"}, {"kind": "b"}], [{"kind": "c"}, {}]),
     ],
     ids=str,

@@ -248,6 +248,15 @@ class _Preparing:
                     {"allOf": [branch, needs]} if index in tagged else branch
                     for index, branch in enumerate(branches)
                 ]
+        absent = _absent([known[index] for index in sorted(tagged)])
+        if absent is not None:
+            needs_of = dict(zip(sorted(tagged), absent, strict=True))
+            return [
+                {"allOf": [branch, {"properties": dict.fromkeys(sorted(needs_of[index]), False)}]}
+                if index in tagged
+                else branch
+                for index, branch in enumerate(branches)
+            ]
         first, second, *_ = sorted(tagged)
         raise GrammarError(
             f"oneOf: one value may be of more than one branch, such as {first} and {second}. Give them "
@@ -392,6 +401,22 @@ class _Known:
 
     def _lacks(self, other: _Known) -> bool:
         return self.allowed is not None and not other.required <= self.allowed
+
+
+def _absent(several: Sequence[_Known]) -> list[set[str]] | None:
+    """For each the properties that it must lack so as to be none of the others, which require them.
+
+    None where there are none.
+    """
+    found: list[set[str]] = []
+    for one in several:
+        if one.types != {"object"}:
+            return None
+        others = [other.required - one.required for other in several if other is not one]
+        if not all(others):
+            return None
+        found.append({min(names) for names in others})
+    return found
 
 
 def _shared(one: Set | None, other: Set | None) -> Set | None:
