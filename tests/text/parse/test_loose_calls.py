@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from e2e.ground.patience import SLOWNESS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_calls import TOOLS, calls_in, content_in, cut_everywhere, events_of, halves, streamed
@@ -172,3 +175,11 @@ def test_any_mixture_is_read_alike_at_any_cut(parts: list[str], name: str, size:
     assert streamed(name, *(text[at : at + size] for at in range(0, len(text), size))) == sent
     if not any(isinstance(event, CallBegin) for event in sent):
         assert content_in(sent) == text
+
+
+@pytest.mark.parametrize("unit", ["`", "{", "[{", "<tools>", "```json\n", '{"name": ', "<tool_call>"])
+def test_text_that_often_looks_like_the_beginning_of_a_call_costs_what_it_is_long(unit: str) -> None:
+    text = (unit * 100_000)[:100_000]
+    begun = time.process_time()
+    assert content_in(events_of("hermes", text)) == text
+    assert time.process_time() - begun < 5 * SLOWNESS

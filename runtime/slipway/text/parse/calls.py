@@ -117,14 +117,14 @@ class CallParser(Incremental):
         call = self._call
         if call is None or not call.begun:
             return None
-        return "".join((call.space, self._reader.text, *self._unread))
+        return "".join((call.space, self._reader.unforgotten, *self._unread))
 
     def _read(self) -> Reading[None]:
         """The whole output: content, and sections of calls."""
         reader, opens, implies = self._reader, self._format.opens, self._format.implies
         yield from reader.skip_space()
         self._thinking = (yield from reader.take(THINK)) or self._thinking
-        self._say(reader.text[: reader.at])
+        self._say(reader.kept)
         yield from self._answer()
         thoughts = (THINK, THOUGHT) if self._format.thinks else (THOUGHT,) if self._format.bare else ()
         while self._call is None:
@@ -163,7 +163,7 @@ class CallParser(Incremental):
         if bare and self._call is None:
             reader.forget()
             yield from reader.skip_space()
-            self._say(reader.text[: reader.at])
+            self._say(reader.kept)
             begun = yield from reader.take_one((*bare, *opens))
             reader.at -= len(begun or "")
             if begun in bare:
@@ -175,13 +175,13 @@ class CallParser(Incremental):
         reader.forget()
         num_calls = self.num_calls
         try:
-            reader.at = len(marker)
+            reader.go_back(len(marker))
             yield from self._section(bare=not marker or marker in self._format.common)
         except Broken:
             if self._call is not None and self._call.begun:
                 return  # it stays open: nothing follows
             self._call = None
-            reader.at = 0
+            reader.go_back()
             if self.num_calls > num_calls:
                 yield from self._skip_ends()
             elif self._loose:
@@ -195,7 +195,8 @@ class CallParser(Incremental):
         try:
             calls = yield from loose.read_loose(reader, self.tools, opens, self._closes)
         except Broken:
-            if not marker and reader.text[0] in "{[":
+            reader.go_back()
+            if not marker and (yield from reader.peek()) in ("{", "["):
                 yield from self._say_value()
             else:
                 self._say_first(marker)
@@ -206,17 +207,17 @@ class CallParser(Incremental):
             call.arguments("".join(kept.parts))
         reader.forget()
         yield from reader.skip_space()
-        self._space = reader.text[: reader.at]
+        self._space = reader.kept
 
     def _say_first(self, marker: str) -> None:
         """What has been looked at is content to the end of the mark, or in its first character alone."""
-        self._reader.at = len(marker) or 1
-        self._say(self._reader.text[: self._reader.at])
+        self._reader.go_back(len(marker) or 1)
+        self._say(self._reader.kept)
 
     def _say_value(self) -> Reading[None]:
         """Another JSON value is content as it arrives: what looks like a call in it is a part of it."""
         reader = self._reader
-        reader.at = 0
+        reader.go_back()
         value = read_value(reader, lambda text: None)
         over = False
         while not over:
@@ -224,7 +225,7 @@ class CallParser(Incremental):
                 over = next(value, self) is self
             except Broken:
                 over = True
-            self._say(reader.text[: reader.at])
+            self._say(reader.kept)
             reader.forget()
             if not over:
                 yield
@@ -237,7 +238,7 @@ class CallParser(Incremental):
         while (yield from reader.take_one(ends)) is not None:
             reader.forget()
             yield from reader.skip_space()
-        self._space = reader.text[: reader.at]
+        self._space = reader.kept
 
     def _section(self, *, bare: bool) -> Reading[None]:
         """Raises Broken where a part of it is missing, but for what ends it at the output's end."""
@@ -260,7 +261,7 @@ class CallParser(Incremental):
             yield from reader.skip_space()
             parted = yield from reader.take_one(section.between)
             if not section.leaves and parted is None:
-                reader.at = 0
+                reader.go_back()
                 break
         if self.num_calls == num_calls:
             raise Broken("there is no call")

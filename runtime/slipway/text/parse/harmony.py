@@ -64,7 +64,7 @@ class HarmonyParser(CallParser):
         else:
             yield from reader.skip_space()
             begun = yield from reader.take("to=")
-            reader.at = 0
+            reader.go_back()
             if begun:
                 yield from self._one()
         while self._call is None:
@@ -86,9 +86,9 @@ class HarmonyParser(CallParser):
         reader.forget()
         yield from reader.take(START)
         if (yield from reader.before((MESSAGE, START, *ENDS), lambda text: None)) != MESSAGE:
-            self._say(reader.text[: reader.at])
+            self._say(reader.kept)
             return
-        header, self._header = self._header + reader.text[: reader.at], ""
+        header, self._header = self._header + reader.kept, ""
         reader.at += len(MESSAGE)
         function = _FUNCTION.search(header)
         if function is None or not self._with_calls:
@@ -102,7 +102,7 @@ class HarmonyParser(CallParser):
             if self._call is not None and self._call.begun:
                 return  # it stays open: nothing follows
             reader.at = body
-            self._say(reader.text[:body])
+            self._say(reader.kept)
         self._call = None
 
     def _function(self, name: str) -> Reading[None]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -29,6 +30,8 @@ class Reader:
     def __init__(self) -> None:
         self.text = ""
         self.at = 0
+        self._start = 0
+        """What stands in front of this place is needed no more."""
         self.over = False
         """No more will come."""
         self.passing = False
@@ -41,8 +44,24 @@ class Reader:
         self.text += text
 
     def forget(self) -> None:
-        """Keep nothing of what has been read."""
-        self.text, self.at = self.text[self.at :], 0
+        """Keep nothing of what has been read. Places from before are not valid any more."""
+        self._start = self.at
+        if 2 * self.at >= len(self.text):  # copying what is left costs no more than reading the rest did
+            self.text, self.at, self._start = self.text[self.at :], 0, 0
+
+    @property
+    def kept(self) -> str:
+        """The text that has been read and is not forgotten."""
+        return self.text[self._start : self.at]
+
+    @property
+    def unforgotten(self) -> str:
+        """All text from there on, whether it has been read or not."""
+        return self.text[self._start :]
+
+    def go_back(self, count: int = 0) -> None:
+        """To where `forget` was last called, or so many characters behind it."""
+        self.at = self._start + count
 
     def peek(self, count: int = 1) -> Reading[str]:
         """The next characters, fewer only at the end."""
@@ -97,12 +116,13 @@ class Reader:
 
         Of literals that begin at one place it is the longest.
         """
+        literals = tuple(literals)
+        pattern, longest = _any_of(literals)
         while True:
-            found = [
-                (place, -len(one), one) for one in literals if (place := self.text.find(one, self.at)) >= 0
-            ]
-            place, _, literal = min(found, default=(len(self.text), 0, ""))
-            begun = len(self.text) if self.over else self._begun(literals)
+            found = pattern.search(self.text, self.at)
+            place, literal = (found.start(), found[0]) if found else (len(self.text), "")
+            decided = self.over or place <= len(self.text) - longest
+            begun = len(self.text) if decided else self._begun(literals, longest)
             certain = min(place, begun)
             emit(self.text[self.at : certain])
             self.at = certain
@@ -139,11 +159,18 @@ class Reader:
                 return text
             yield
 
-    def _begun(self, literals: Sequence[str]) -> int:
+    def _begun(self, literals: Sequence[str], longest: int) -> int:
         """The first place at which one of these may begin, of which more has to come."""
-        longest = max(map(len, literals), default=1)
         for place in range(max(self.at, len(self.text) - longest + 1), len(self.text)):
             rest = self.text[place:]
             if any(len(one) > len(rest) and one.startswith(rest) for one in literals):
                 return place
         return len(self.text)
+
+
+@lru_cache(maxsize=256)
+def _any_of(literals: tuple[str, ...]) -> tuple[re.Pattern[str], int]:
+    """What finds the first of these, the longest at one place; and how long they are at most."""
+    longest_first = sorted(filter(None, literals), key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+    return pattern, max(map(len, longest_first), default=1)

@@ -128,7 +128,7 @@ class ReasoningParser(Incremental):
         yield from reader.skip_space()
         begun = yield from reader.take_one(form.begins)
         if begun is None:
-            reader.at = 0
+            reader.go_back()
         if begun is not None or self._inside:
             if form.kept:
                 self._reason(begun or form.begins[0])
@@ -149,7 +149,7 @@ class ReasoningParser(Incremental):
         if form.wraps is not None:
             yield from reader.skip_space()
             wrapped = yield from reader.take(form.wraps[0])
-            reader.at = 0
+            reader.go_back()
             if wrapped:
                 return
         strays = () if form.wraps is not None else form.ends
@@ -171,7 +171,7 @@ class ReasoningParser(Incremental):
                 yield from reader.until((f"\n{wraps[1]}", wraps[1]), self._say)
                 yield from reader.skip_space()
             else:
-                reader.at = 0
+                reader.go_back()
         reader.passing = True
         yield from reader.before((), self._say)
 
