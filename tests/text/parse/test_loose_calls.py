@@ -13,6 +13,7 @@ from test_calls import TOOLS, calls_in, content_in, cut_everywhere, events_of, h
 from slipway.text.parse.events import CallBegin, Content
 from slipway.text.parse.formats import NAMES, call_format
 from slipway.text.parse.loose import CLOSES, OPENS
+from slipway.text.parse.output import parsed
 
 LOOSE = [name for name in NAMES if call_format(name).loose]
 CALL = '{"name": "get_weather", "arguments": {"city": "Berlin"}}'
@@ -73,6 +74,7 @@ TEXT: list[str] = [
     "```python\nprint({'name': 'now'})\n```",
     'The tool is {"name": "now"}, with "description": {}.',
     '{"name": "now", "description": "the time", "parameters": "none"}',
+    '{"name": "now", "parameters": {"zone": "text"}, "description": "the time"}',
     '{"name": "now", "arguments": [1]}',
     '{"name": "now", "arguments": {"a": 1}',
     '```json\n{"name": "now", "arguments": {"a": 1,}}\n```',
@@ -86,6 +88,16 @@ TEXT: list[str] = [
     '{"type": "object", "properties": {"name": {}}}',
     "See [the list](x), `code`, ``two`` and {braces}.",
 ]
+DECLARATIONS = [
+    '{"name": "now", "description": "the time", "parameters": {}}',
+    '```json\n{"name": "now", "parameters": {"type": "object", "properties": {}}}\n```',
+    '{"name": "now", "parameters": {"properties": {"zone": {}}, "type": "object"}}',
+    '{"name": "now", "parameters": {"type": "object"}}',
+    '[{"type":"function","function":{"name":"now","parameters":{"type":"object","properties":{}}}}]',
+    '[{"name": "now"}, {"name": "get_weather"}] are the tools.',
+    '{"name": "now", "note": "it is late", "arguments": {}}',
+]
+"""Of tools, and what else has a tool's name and no arguments."""
 BEHIND_WORDS = [text for name, text in ONE.items() if name != "fence that does not end"]
 
 
@@ -139,6 +151,14 @@ def test_what_calls_no_tool_of_the_request_is_content_as_it_stands(name: str, te
             assert streamed(name, *parts) == [Content(text_)]
 
 
+@pytest.mark.parametrize("text", DECLARATIONS)
+@pytest.mark.parametrize("name", LOOSE)
+def test_the_declaration_of_a_tool_is_content(name: str, text: str) -> None:
+    for text_ in (text, f"{text} are the tools.", f"So:\n{text}\nDone."):
+        for parts in ([text_], text_, (text_[at : at + 3] for at in range(0, len(text_), 3))):
+            assert streamed(name, *parts) == [Content(text_)]
+
+
 def test_words_in_front_are_sent_before_the_call_is_known() -> None:
     parser = call_format("hermes").parser(TOOLS, "")
     assert parser.push("I will look:\n```json\n{") == [Content("I will look:")]
@@ -154,6 +174,23 @@ def test_an_object_that_is_no_call_is_sent_from_its_first_key_on() -> None:
     parser = call_format("hermes").parser(TOOLS, "")
     sent = parser.push('{"name": "Alice"') + parser.push(', "town": "B')
     assert content_in(sent) == '{"name": "Alice", "town": "B'
+
+
+@pytest.mark.parametrize("begins", ['{"arguments": " x', '{"name": "now", "note": "x', '{"parameters": "'])
+def test_an_object_is_sent_as_soon_as_it_cannot_be_a_call(begins: str) -> None:
+    for name in ("hermes", "llama3_json"):
+        parser = call_format(name).parser(TOOLS, "")
+        sent = parser.push(begins) + parser.push("abc") + parser.push("def")
+        assert content_in(sent) == f"{begins}abcdef"
+
+
+def test_a_tool_may_have_arguments_that_are_called_as_those_of_a_schema() -> None:
+    arguments = '{"type": "object", "properties": {}}'
+    tools = {"define": {"type": "object", "properties": {"type": {}, "properties": {}}}}
+    for name in ("hermes", "llama3_json"):
+        parser = call_format(name).parser(tools, "")
+        (call,) = calls_in(parsed(parser, f'{{"name": "define", "parameters": {arguments}}}'))
+        assert call == ("define", {"type": "object", "properties": {}})
 
 
 @given(

@@ -28,7 +28,7 @@ _FUNCTION = {"<function=": ">", '<function name="': '">'}
 OPENS = (FENCE, *TAGS, *_FUNCTION, "{", "[")
 """Any of these in free text may begin a call."""
 
-_CALL = JsonCall(needs_arguments=True)
+_CALL = JsonCall(needs_arguments=True, whole=True)
 _LANGUAGE = re.compile(r"[\w+-]*")
 _FUNCTION_NAME = re.compile(r"[^\s<>{}()\"]*")
 _MOST_OPENS = 4

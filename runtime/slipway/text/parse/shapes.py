@@ -40,7 +40,9 @@ class JsonCall:
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id: tuple[str, ...] = ("id",)
     needs_arguments: bool = False
-    """An object without them is no call."""
+    """An object without them is no call, nor is the declaration of a tool, which has a description or a schema."""
+    whole: bool = False
+    """Nothing is told of a call before its end, so a description behind the arguments counts, too."""
 
     def __call__(self, reader: Reader, call: Call) -> Reading[None]:
         yield from reader.expect("{")
@@ -54,11 +56,15 @@ class JsonCall:
             yield from reader.skip_space()
             if key in self.arguments and not told:
                 told = True
+                held = yield from self._read_held(reader, call, call.tools.get(found.get("name", "")))
                 if "name" in found:
                     begun = True
                     call.begin(found["name"], found.get("id"))
-                yield from read_arguments(reader, call)
+                if not held:
+                    yield from read_value(reader, call.arguments)
             else:
+                if self.needs_arguments and not self._may_stand(key, told):
+                    raise Broken(f"a call has no {key!r}")
                 value = yield from kept_value(reader)
                 if isinstance(value, str) and value and isinstance(key, str):
                     found |= {kind: value for kind in ("name", "id") if key in getattr(self, kind)}
@@ -73,13 +79,73 @@ class JsonCall:
         if not told:
             call.arguments("{}")
 
+    def _read_held(self, reader: Reader, call: Call, own: Mapping[str, Any] | None) -> Reading[bool]:
+        """Read arguments that show only at their end whether they are some. Whether these were such."""
+        if (yield from reader.peek()) != "{":
+            yield from read_arguments(reader, call)
+            return True
+        if not self.needs_arguments or not (yield from _begins_schema(reader)):
+            return False
+        parts: list[str] = []
+        yield from read_value(reader, parts.append)
+        if declares("".join(parts), own):
+            raise Broken("this declares a tool")
+        call.arguments("".join(parts))
+        return True
+
+    def _may_stand(self, key: Any, told: bool) -> bool:
+        """Whether a call whose arguments have been told, or not yet, may have this key."""
+        if told:
+            return key != "description" or not self.whole
+        return key in (*self.name, *self.id, *_OF_THE_API)
+
+
+_OF_THE_API = ("type", "index")
+"""Keys of a call as the chat API has it, which say nothing here."""
+_SCHEMA_BEGINS = ('"type"', '"properties"', '"required"', '"$schema"', '"additionalProperties"', '"title"')
+
+
+def _begins_schema(reader: Reader) -> Reading[bool]:
+    """Whether an object is next that may be the schema of a tool's arguments. Nothing of it is read."""
+    place = reader.at
+    begins = yield from reader.take("{")
+    if begins:
+        yield from reader.skip_space()
+        begins = (yield from reader.take_one(_SCHEMA_BEGINS)) is not None
+    reader.at = place
+    return begins
+
+
+def declares(written: str, own: Mapping[str, Any] | None) -> bool:
+    """Whether arguments are the JSON schema of a tool's, and not those of one with arguments called so.
+
+    own  the tool's schema
+    """
+    try:
+        value = json.loads(written)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict) or value.get("type") != "object":
+        return False
+    properties = (own or {}).get("properties")
+    if isinstance(properties, Mapping) and "type" in properties:
+        return False
+    return len(value) == 1 or isinstance(value.get("properties"), dict)
+
 
 def read_arguments(reader: Reader, call: Call) -> Reading[None]:
     """An object as it comes; a string that holds one, when it is whole; null for one without members."""
     first = yield from reader.peek()
     if first == '"':
         parts: list[str] = []
-        yield from read_decoded_string(reader, parts.append)
+
+        def keep(text: str) -> None:
+            if parts or (text := text.lstrip()):
+                parts.append(text)
+            if parts and parts[0][0] != "{":
+                raise Broken("arguments are an object")
+
+        yield from read_decoded_string(reader, keep)
         text = "".join(parts).strip() or "{}"
         if not _is_object(text):
             raise Broken("arguments are an object")

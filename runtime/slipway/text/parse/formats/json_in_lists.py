@@ -12,7 +12,7 @@ from slipway.text.parse.written import Written
 
 def listed(*opens: str, closes: str = "", bare: bool = False) -> CallFormat:
     trails = (closes,) if closes else ()
-    section = Section(JsonCall(), enters="[", between=(",",), leaves="]", trails=trails)
+    section = Section(JsonCall(needs_arguments=bare), enters="[", between=(",",), leaves="]", trails=trails)
     written = Written((opens[0], "["), between=", ", closes=("]", *trails))
     return CallFormat(
         opens, (section,), bare=("[",) if bare else (), loose=True, written=() if bare else (written,)

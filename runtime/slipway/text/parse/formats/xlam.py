@@ -8,14 +8,15 @@ from __future__ import annotations
 from slipway.text.parse.calls import CallFormat, Section
 from slipway.text.parse.shapes import JsonCall
 
+_CALL = JsonCall(needs_arguments=True)
 _BEHIND = ("```", "</tool_call>", "[/TOOL_CALLS]")
 
 FORMATS = {
     "xlam": CallFormat(
         ("```json", "[TOOL_CALLS]", "<tool_call>"),
         (
-            Section(JsonCall(), enters="[", between=(",",), leaves="]", trails=_BEHIND),
-            Section(JsonCall(), trails=_BEHIND),
+            Section(_CALL, enters="[", between=(",",), leaves="]", trails=_BEHIND),
+            Section(_CALL, trails=_BEHIND),
         ),
         bare=("[",),
         common=("```json",),
