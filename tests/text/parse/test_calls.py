@@ -225,6 +225,31 @@ def test_a_call_whose_mark_was_left_out_is_of_a_known_tool_alone() -> None:
     assert content_in(events_of("qwen3_coder", known)) == "Let me see.\n\n\nSo."
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("qwen3_coder", "In the docs, <function=now> begins a call and the rest is parameters."),
+        ("qwen3_xml", "Write <tool_call>\n<function=now>\nas the first line of a call."),
+        ("step3p5", "Write <function=now>a word</function> in your file."),
+        ("seed_oss", "<seed:tool_call><function=now> begins a call."),
+        ("minimax_m2", '<minimax:tool_call>\n<invoke name="now"> begins a call.'),
+        (
+            "step3",
+            '<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="now">.',
+        ),
+        ("deepseek_v32", '<｜DSML｜function_calls>\n<｜DSML｜invoke name="now"> begins a call.'),
+        ("glm45", "<tool_call>now\nis how a call begins."),
+        ("glm47", "<tool_call>now\n"),
+    ],
+)
+def test_a_tag_with_a_tools_name_begins_a_call_only_before_an_argument_or_its_end(
+    name: str, text: str
+) -> None:
+    assert events_of(name, text) == [Content(text)]
+    for parts in cut_everywhere(text):
+        assert streamed(name, *parts) == [Content(text)]
+
+
 def test_bare_calls_are_of_known_tools_alone() -> None:
     for name in BARE:
         text = WRITE[name]([("get_whether", {"city": "x"})])

@@ -40,7 +40,7 @@ class JsonCall:
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id: tuple[str, ...] = ("id",)
     needs_arguments: bool = False
-    """An object without them is no call, nor is the declaration of a tool, which has a description or a schema."""
+    """An object without them is no call, nor is the declaration of a tool, with a description or a schema."""
     whole: bool = False
     """Nothing is told of a call before its end, so a description behind the arguments counts, too."""
 
@@ -233,9 +233,7 @@ class TaggedCall:
     def __call__(self, reader: Reader, call: Call) -> Reading[None]:
         yield from reader.expect(self.opens)
         name = yield from self._name(reader)
-        begun = not call.tools or name in call.tools  # any other may be a word behind what is no mark
-        if begun:
-            call.begin(name)
+        begun = False  # the tag alone may be a word in a text about calls
         properties = (call.tools.get(name) or {}).get("properties")
         known = properties if isinstance(properties, Mapping) else {}
         call.arguments("{")
