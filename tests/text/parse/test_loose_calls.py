@@ -98,6 +98,21 @@ DECLARATIONS = [
     '{"name": "now", "note": "it is late", "arguments": {}}',
 ]
 """Of tools, and what else has a tool's name and no arguments."""
+EXAMPLES = [
+    f"A call is {CALL} in JSON.",
+    f"A call looks like `{CALL}` here.",
+    f"`{CALL}` is a call, as is `<tools>{CALL}</tools>`.",
+    f"See ```{CALL}``` and ``` x``` as code.",
+    f"See [{CALL}].",
+    f"```python\nx = {CALL}\nprint(x)\n```",
+    f"```python\nx = (\n{CALL}\n)\n```",
+    f"```js\n{CALL}\ncall(it)\n```",
+    f"```\nThis is a call:\n\n{CALL}\n```",
+    f"````md\n```json\n{CALL}\n```\n````",
+    f"````\n{CALL}\n````",
+    f'So: {{"plan": [\n{CALL}\n]}}',
+]
+"""Of calls, in texts that show them."""
 BEHIND_WORDS = [text for name, text in ONE.items() if name != "fence that does not end"]
 
 
@@ -159,6 +174,34 @@ def test_the_declaration_of_a_tool_is_content(name: str, text: str) -> None:
             assert streamed(name, *parts) == [Content(text_)]
 
 
+@pytest.mark.parametrize("text", EXAMPLES)
+@pytest.mark.parametrize("name", LOOSE)
+def test_an_example_of_a_call_is_content(name: str, text: str) -> None:
+    for text_ in (text, f"So:\n{text}"):
+        for parts in ([text_], text_, (text_[at : at + 3] for at in range(0, len(text_), 3))):
+            assert streamed(name, *parts) == [Content(text_)]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "`x` and\n",
+        "It's `here\n",
+        "```python\nx = 1\n```\n",
+        "So: ```python\nx = 1```\nDone.\n",
+        "````md\n```\n````\n",
+        "See ```x``` and\n",
+        "<think>```python\nx = 1\n</think>",
+    ],
+)
+def test_a_call_behind_code_is_read(before: str) -> None:
+    for call in (CALL, f"```json\n{CALL}\n```", f"<tools>{CALL}</tools>", f"```python\n{CALL}\n```"):
+        whole = events_of("hermes", before + call)
+        assert calls_in(whole) == [WEATHER]
+        assert content_in(whole) == before
+        assert streamed("hermes", *(before + call)) == whole
+
+
 def test_words_in_front_are_sent_before_the_call_is_known() -> None:
     parser = call_format("hermes").parser(TOOLS, "")
     assert parser.push("I will look:\n```json\n{") == [Content("I will look:")]
@@ -196,7 +239,22 @@ def test_a_tool_may_have_arguments_that_are_called_as_those_of_a_schema() -> Non
 @given(
     st.lists(
         st.sampled_from(
-            [*OPENS, *CLOSES, "```json\n", "</tool_call>", CALL, NOW, UNKNOWN, CALL[:30], "}", "]"]
+            [
+                *OPENS,
+                *CLOSES,
+                "```json\n",
+                "```js\n",
+                "```\n",
+                "````",
+                "`",
+                "</tool_call>",
+                CALL,
+                NOW,
+                UNKNOWN,
+                CALL[:30],
+                "}",
+                "]",
+            ]
         )
         | st.text(alphabet=' \n,a:"', max_size=4),
         max_size=7,

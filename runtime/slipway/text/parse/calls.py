@@ -6,6 +6,7 @@ call breaks off, a whole answer has its text as content; a stream keeps what it 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from slipway.text.parse import loose
@@ -18,6 +19,7 @@ from slipway.text.parse.written import Written
 
 THINK, THOUGHT = "<think>", "</think>"
 """Round reasoning that stays in the content, where nothing else reads it."""
+_BACKTICKS, _BLANKS = re.compile("`*"), re.compile(r"[ \t]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class CallParser(Incremental):
         self._thinking = prompt.rstrip().endswith(THINK)
         self._call: OpenCall | None = None
         self._loose = loose.OPENS if format_.loose and tools else ()
+        self._around = loose.Surroundings()
+        """Of calls without marks."""
         literals = (literal for section in format_.sections for literal in section.ends)
         self._closes = tuple(dict.fromkeys(filter(None, literals)))
         super().__init__()
@@ -129,7 +133,10 @@ class CallParser(Incremental):
         thoughts = (THINK, THOUGHT) if self._format.thinks else (THOUGHT,) if self._format.bare else ()
         while self._call is None:
             reader.passing = True
-            marker = yield from reader.before((*opens, *implies, *self._loose, *thoughts), self._say)
+            starts = (*opens, *implies, *self._loose)
+            if self._around.fence:
+                starts = (*(one for one in opens if not one.startswith(loose.FENCE)), *implies, loose.FENCE)
+            marker = yield from reader.before((*starts, *thoughts), self._say)
             reader.passing = False
             if marker is None:
                 break
@@ -140,6 +147,8 @@ class CallParser(Incremental):
                 yield from self._answer()
             elif marker in opens or marker in implies:
                 yield from self._calls("" if marker in implies else marker)
+            elif self._around.fence:
+                yield from self._end_fence()
             else:
                 reader.forget()
                 yield from self._loose_calls("")
@@ -193,10 +202,17 @@ class CallParser(Incremental):
         """Calls outside the marks; what turns out to be none is content."""
         reader, opens = self._reader, self._format.opens
         try:
-            calls = yield from loose.read_loose(reader, self.tools, opens, self._closes)
+            if not self._around.allow(first := (yield from reader.peek())):
+                raise Broken("no call begins here")
+            behind_words = self._around.behind_words
+            calls = yield from loose.read_loose(
+                reader, self.tools, opens, self._closes, behind_words=behind_words
+            )
         except Broken:
             reader.go_back()
-            if not marker and (yield from reader.peek()) in ("{", "["):
+            if first == "`" and not self._around.fence:
+                yield from self._begin_fence()
+            elif not marker and first in ("{", "["):
                 yield from self._say_value()
             else:
                 self._say_first(marker)
@@ -208,6 +224,34 @@ class CallParser(Incremental):
         reader.forget()
         yield from reader.skip_space()
         self._space = reader.kept
+
+    def _begin_fence(self) -> Reading[None]:
+        """Backticks that begin no call are content, and what is no line of code in them begins a fence."""
+        reader, in_code = self._reader, self._around.in_code
+        reader.forget()
+        yield from reader.run(_BACKTICKS, lambda text: None)
+        backticks = reader.kept
+        self._say(backticks)
+        if in_code or len(backticks) < len(loose.FENCE):
+            return
+        reader.passing = True
+        marks = (*self._format.opens, *self._format.implies, THINK, THOUGHT)
+        found = yield from reader.before((*marks, "`", "\n"), self._say)
+        reader.passing = False
+        if found == "\n":
+            self._around.fence = len(backticks)
+
+    def _end_fence(self) -> Reading[None]:
+        """Backticks in a fence: they end it where they are as many, and the line ends with them."""
+        reader = self._reader
+        reader.forget()
+        yield from reader.run(_BACKTICKS, lambda text: None)
+        count = len(reader.kept)
+        yield from reader.run(_BLANKS, lambda text: None)
+        following = yield from reader.peek()
+        self._say(reader.kept)
+        if count >= self._around.fence and following in ("", "\n", "\r"):
+            self._around.fence = 0
 
     def _say_first(self, marker: str) -> None:
         """What has been looked at is content to the end of the mark, or in its first character alone."""
@@ -293,6 +337,8 @@ class CallParser(Incremental):
 
     def _say(self, text: str) -> None:
         """Content, of which white space at its end is kept until more follows."""
+        if self._loose:
+            self._around.add(text)
         kept = text.rstrip()
         if kept:
             self._tell_space()
@@ -315,6 +361,7 @@ class CallParser(Incremental):
         call.space = self._space
         self._space = ""
         self.num_calls += 1
+        self._around.begin_line()
 
 
 class OpenCall:

@@ -19,6 +19,7 @@ from slipway.text.parse.reader import Broken, Reader, Reading
 from slipway.text.parse.shapes import JsonCall, Tools
 
 FENCE = "```"
+_THOUGHT = "</think>"
 _NAMES = ("tool_call", "tool_calls", "tools", "tool", "function_call", "function_calls", "response")
 _WORDS = (*_NAMES, "json", "JSON", "xml")
 TAGS = tuple(f"<{word}>" for word in _WORDS)
@@ -29,10 +30,47 @@ OPENS = (FENCE, *TAGS, *_FUNCTION, "{", "[")
 """Any of these in free text may begin a call."""
 
 _CALL = JsonCall(needs_arguments=True, whole=True)
+_LANGUAGES = frozenset(("", "json", "xml", *_NAMES, "tool_code"))
+"""Of fences in which other text may stand behind a call. A fence of any other holds calls alone."""
 _LANGUAGE = re.compile(r"[\w+-]*")
 _FUNCTION_NAME = re.compile(r"[^\s<>{}()\"]*")
 _MOST_OPENS = 4
 """Tags and fences, one in another, that may stand before a call."""
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What stands in front of the next character, as far as it says whether a call may begin there."""
+
+    fence: int = 0
+    """How many backticks began the fence of text that is open, if one is."""
+    in_code: bool = False
+    """A backtick on this line has no other one yet."""
+    _line: str = ""
+    """The last characters of this line, without white space."""
+
+    def add(self, text: str) -> None:
+        """More text, that is no call."""
+        _, line_end, rest = text.rpartition("\n")
+        if line_end:
+            self.begin_line()
+        self.in_code ^= rest.count("`") % 2 == 1
+        self._line = (self._line + "".join(rest.split()))[-len(_THOUGHT) :]
+
+    def begin_line(self) -> None:
+        """A line begins, or a call has ended."""
+        self.in_code, self._line = False, ""
+
+    def allow(self, first: str) -> bool:
+        """Whether a call may begin here with this character."""
+        if self.fence or self.in_code:
+            return False
+        return first not in ("{", "[") or not self.behind_words
+
+    @property
+    def behind_words(self) -> bool:
+        """Whether there is more than white space in this line, or behind reasoning in it."""
+        return self._line not in ("", _THOUGHT)
 
 
 @dataclass(slots=True)
@@ -55,14 +93,16 @@ class KeptCall:
 
 
 def read_loose(
-    reader: Reader, tools: Tools, opens: Sequence[str], closes: Sequence[str]
+    reader: Reader, tools: Tools, opens: Sequence[str], closes: Sequence[str], *, behind_words: bool
 ) -> Reading[list[KeptCall]]:
     """The calls that begin here, and all that stands round them. Raises Broken where there is none.
 
-    opens   tags of the format, beside those of others
-    closes  what ends them
+    opens         tags of the format, beside those of others
+    closes        what ends them
+    behind_words  other text is in front in this line: a fence that does not end its line is code in it
     """
-    fenced, tagged = yield from _read_opens(reader, (*opens, *TAGS))
+    language, tagged = yield from _read_opens(reader, (*opens, *TAGS), behind_words=behind_words)
+    fenced = language is not None
     calls = yield from _read_calls(reader, tools)
     while True:
         fenced = yield from _read_closes(reader, (*closes, *CLOSES), fenced)
@@ -78,22 +118,32 @@ def read_loose(
         except Broken:
             break
     reader.at = end
+    if fenced and language not in _LANGUAGES:
+        yield from reader.skip_space()
+        if (yield from reader.peek()):
+            raise Broken("a fence of code has other text behind the call")
+        reader.at = end
     return calls
 
 
-def _read_opens(reader: Reader, tags: Sequence[str]) -> Reading[tuple[bool, bool]]:
-    """Whether a fence is open, and a tag."""
-    fenced = tagged = False
+def _read_opens(
+    reader: Reader, tags: Sequence[str], *, behind_words: bool
+) -> Reading[tuple[str | None, bool]]:
+    """The language of the fence that is open, None without one; and whether a tag is open."""
+    language, tagged = None, False
     for _ in range(_MOST_OPENS):
-        if not fenced and (yield from reader.take(FENCE)):
-            fenced = True
-            yield from reader.match(_LANGUAGE)
+        if language is None and (yield from reader.take(FENCE)):
+            language = (yield from reader.match(_LANGUAGE)).lower()
+            place = reader.at
+            yield from reader.skip_space()
+            if behind_words and "\n" not in reader.text[place : reader.at]:
+                raise Broken("this is code within a line")
         elif (yield from reader.take_one(tags)) is not None:
             tagged = True
         else:
             break
         yield from reader.skip_space()
-    return fenced, tagged
+    return language, tagged
 
 
 def _read_closes(reader: Reader, closes: Sequence[str], fenced: bool) -> Reading[bool]:
