@@ -278,3 +278,6 @@ def test_text_that_often_looks_like_the_beginning_of_a_call_costs_what_it_is_lon
     begun = time.process_time()
     assert content_in(events_of("hermes", text)) == text
     assert time.process_time() - begun < 5 * SLOWNESS
+    begun = time.process_time()
+    assert content_in(streamed("hermes", *(text[at : at + 4] for at in range(0, len(text), 4)))) == text
+    assert time.process_time() - begun < 8 * SLOWNESS

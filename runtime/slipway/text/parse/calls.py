@@ -228,30 +228,40 @@ class CallParser(Incremental):
     def _begin_fence(self) -> Reading[None]:
         """Backticks that begin no call are content, and what is no line of code in them begins a fence."""
         reader, in_code = self._reader, self._around.in_code
-        reader.forget()
-        yield from reader.run(_BACKTICKS, lambda text: None)
-        backticks = reader.kept
-        self._say(backticks)
-        if in_code or len(backticks) < len(loose.FENCE):
+        count = yield from self._say_backticks()
+        if in_code or count < len(loose.FENCE):
             return
         reader.passing = True
         marks = (*self._format.opens, *self._format.implies, THINK, THOUGHT)
         found = yield from reader.before((*marks, "`", "\n"), self._say)
         reader.passing = False
         if found == "\n":
-            self._around.fence = len(backticks)
+            self._around.fence = count
 
     def _end_fence(self) -> Reading[None]:
         """Backticks in a fence: they end it where they are as many, and the line ends with them."""
         reader = self._reader
-        reader.forget()
-        yield from reader.run(_BACKTICKS, lambda text: None)
-        count = len(reader.kept)
-        yield from reader.run(_BLANKS, lambda text: None)
+        count = yield from self._say_backticks()
+        reader.passing = True
+        yield from reader.run(_BLANKS, self._say)
+        reader.passing = False
         following = yield from reader.peek()
-        self._say(reader.kept)
         if count >= self._around.fence and following in ("", "\n", "\r"):
             self._around.fence = 0
+
+    def _say_backticks(self) -> Reading[int]:
+        """How many come next; they are content."""
+        reader, count = self._reader, 0
+
+        def say(text: str) -> None:
+            nonlocal count
+            count += len(text)
+            self._say(text)
+
+        reader.passing = True
+        yield from reader.run(_BACKTICKS, say)
+        reader.passing = False
+        return count
 
     def _say_first(self, marker: str) -> None:
         """What has been looked at is content to the end of the mark, or in its first character alone."""
@@ -337,6 +347,8 @@ class CallParser(Incremental):
 
     def _say(self, text: str) -> None:
         """Content, of which white space at its end is kept until more follows."""
+        if not text:
+            return
         if self._loose:
             self._around.add(text)
         kept = text.rstrip()
