@@ -5,8 +5,8 @@
 ```
 
 Small models write calls so. llama.cpp reads them, too; here only those of a request's own tools, with their
-arguments, are calls, and no example of one within a line or other code. All of a call is read before any of it is
-told, so that what is none stays text.
+arguments, are calls, and no example of one within a line or other code. All of a call is read before any
+of it is told, so that what is none stays text.
 """
 
 from __future__ import annotations
