@@ -296,3 +296,12 @@ def test_a_message_with_calls_is_not_continued() -> None:
     options = {"add_generation_prompt": False, "continue_final_message": True}
     with pytest.raises(TemplateError, match="ends in calls"):
         prompt(chat_templates.QWEN25, HI, {**HELLO, "tool_calls": [call("{}")]}, **options)
+
+
+@pytest.mark.parametrize("odd", [["a"], {"a": 1}, 7, True])
+def test_ids_may_be_anything(odd: Any) -> None:
+    calls = [call("{}") | {"id": odd}, call("{}") | {"id": odd}]
+    results = [{"role": "tool", "content": f"result {number}", "tool_call_id": odd} for number in range(2)]
+    for template in chat_templates.ALL.values():
+        shown = prompt(template, HI, {"role": "assistant", "content": "", "tool_calls": calls}, *results, HI)
+        assert shown.count("result 0") == shown.count("result 1") == 1

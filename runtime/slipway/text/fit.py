@@ -286,31 +286,35 @@ class Fit:
 def _with_short_ids(chat: Chat) -> Chat:
     """Ids of calls as Mistral's templates demand them: nine letters and digits, also where none was sent."""
 
-    def short(given: Any) -> Any:
-        if not isinstance(given, str) or _SHORT_ID.fullmatch(given):
-            return given
-        return hashlib.sha256(given.encode()).hexdigest()[:9]
+    def short(given: str) -> str:
+        return given if _SHORT_ID.fullmatch(given) else hashlib.sha256(given.encode()).hexdigest()[:9]
 
     changed = []
-    unanswered: dict[Any, None] = {}
+    unanswered: dict[str, None] = {}
     for index, message in enumerate(chat):
         own = dict(message)
         if "tool_calls" in own:
             own["tool_calls"] = [
-                {**call, "id": short(f"{index} {place}" if call.get("id") is None else call["id"])}
+                {**call, "id": short(_text_at(call, "id") or f"{index} {place}")}
                 if isinstance(call, dict)
                 else call
                 for place, call in enumerate(own["tool_calls"])
             ]
             ids = [call["id"] for call in own["tool_calls"] if isinstance(call, dict)]
             unanswered = dict.fromkeys(reversed(ids))
-        elif own["role"] in _RESULTS and "tool_call_id" not in own and unanswered:
-            own["tool_call_id"], _ = unanswered.popitem()
-        elif "tool_call_id" in own:
-            own["tool_call_id"] = short(own["tool_call_id"])
+        elif (given := _text_at(own, "tool_call_id")) is not None:
+            own["tool_call_id"] = short(given)
             unanswered.pop(own["tool_call_id"], None)
+        elif own["role"] in _RESULTS and unanswered:
+            own["tool_call_id"], _ = unanswered.popitem()
         changed.append(own)
     return changed
+
+
+def _text_at(given: Any, name: str) -> str | None:
+    """An id; clients send anything."""
+    value = given.get(name) if isinstance(given, dict) else None
+    return value if isinstance(value, str) else None
 
 
 def _kind(message: Message) -> str:
@@ -355,11 +359,11 @@ def _single_calls(turn: Chat) -> Chat:
     calls = turn[0].get("tool_calls", ()) if turn else ()
     if len(calls) < 2:
         return turn
-    ids = [call.get("id") if isinstance(call, dict) else None for call in calls]
-    results: dict[Any, Chat] = {own: [] for own in (*ids, None)}
+    ids = [_text_at(call, "id") for call in calls]
+    results: dict[str | None, Chat] = {own: [] for own in (*ids, None)}
     for message in reversed(turn):
         if message["role"] in _RESULTS:
-            results.get(message.get("tool_call_id"), results[None]).append(message)
+            results.get(_text_at(message, "tool_call_id"), results[None]).append(message)
     changed: Chat = []
     for call, own in zip(calls, ids, strict=True):
         said = {"role": "assistant", "content": ""} if changed else turn[0]
