@@ -163,7 +163,7 @@ def check_layers(model: nn.Module, called: Collection[str], output: Any = None) 
 
 
 def _layers_of(output: Any) -> Iterable[Any]:
-    """Of the cache in a model's output; transformers before 5.20 calls it by another name."""
+    """Of the cache in a model's output, which older releases of transformers call by another name."""
     cache = getattr(output, "cache", None) or getattr(output, "past_key_values", None)
     return getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
 
