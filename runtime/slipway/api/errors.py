@@ -53,7 +53,7 @@ class ApiError(HTTPException):
 
 
 class TooLong(ApiError):
-    """The context cannot hold a prompt, or not beside the tokens `wanted` of an answer."""
+    """A prompt does not fit into the context, or not with the tokens `wanted` of its answer."""
 
     def __init__(
         self, message: str, *, param: str, prompt_tokens: int, wanted: int | None, limit: int

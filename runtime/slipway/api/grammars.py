@@ -87,7 +87,7 @@ class GrammarChecks:
             raised: BaseException | None = None
             try:
                 self._compile(text)
-            except BaseException as error:  # of which the request learns
+            except BaseException as error:  # the request is told
                 raised = error
             watch.cancel()
             with self._lock:

@@ -79,7 +79,7 @@ class MessageAnswer(PartsAnswer):
         )
 
     def _begin(self) -> list[AnswerPart]:
-        """At once, so that no client waits in silence. How much was cached is told at the end."""
+        """The message starts at once, so no client waits in silence. Its end says how much was cached."""
         return [MessageStart(message=self._message), Ping()]
 
     def _begun(self, part: Part) -> list[AnswerPart]:

@@ -111,13 +111,7 @@ def pooling_of(
     if encoder is not None and encoder.classifier is None:  # with a head that guesses hidden tokens, or none
         ending = "Model"
     if encoder is None and architecture.endswith(_GUESS_HIDDEN):
-        known = sorted(name.removesuffix("Model") for name in encoders() if name.endswith("Model"))
-        raise LoadError(
-            "UnsupportedModel",
-            f"{architecture} is an encoder of a kind that is not supported: it draws no next token, and "
-            "nothing here makes vectors of its rows.",
-            hint=f"Encoders that run are of the kinds {', '.join(known)}.",
-        )
+        raise _unknown_encoder(architecture)
     supported = _SUPPORTED.get(ending, ("generate",))
     may_embed = "embed" in supported and task in ("auto", "embed", "embedding")
     beside = sentences(folder) if may_embed else None
@@ -162,6 +156,16 @@ def pooling_of(
             argument="task",
         )
     return _overridden(made, overrides)
+
+
+def _unknown_encoder(architecture: str) -> LoadError:
+    known = sorted(name.removesuffix("Model") for name in encoders() if name.endswith("Model"))
+    return LoadError(
+        "UnsupportedModel",
+        f"{architecture} is an encoder of a kind that is not supported: it draws no next token, and "
+        "nothing here makes vectors of its rows.",
+        hint=f"Encoders that run are of the kinds {', '.join(known)}.",
+    )
 
 
 def _usual(task: str, ending: str, config: Config) -> Pooling:

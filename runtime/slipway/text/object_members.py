@@ -34,13 +34,6 @@ llguidance takes 0.4 s for 1,000 names in one object and 1.3 s for 2,000, and fo
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
-_MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
-_LISTS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
-_SINGLE = (
-    *("additionalItems", "additionalProperties", "contains", "else", "if", "items", "not"),
-    *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
-)
-
 
 @dataclass(frozen=True, slots=True)
 class _Names:
@@ -184,17 +177,10 @@ class Members:
 
     def _with_children(self, schema: Schema) -> Schema:
         """A copy, the schemas of members and items held; `allOf` and `anyOf` as they are."""
-        found = dict(schema)
-        for key in _MAPS:
-            if isinstance(schema.get(key), dict):
-                found[key] = {name: self.held(each) for name, each in schema[key].items()}
-        for key in _SINGLE:
-            if isinstance(schema.get(key), dict):
-                found[key] = self.held(schema[key])
-        for key in ("items", "prefixItems"):
-            if isinstance(schema.get(key), list):
-                found[key] = list(map(self.held, schema[key]))
-        return found
+        return {
+            key: value if key in ("allOf", "anyOf") else with_schemas(key, value, self.held)
+            for key, value in schema.items()
+        }
 
     def _parts(self, schema: Schema) -> list[Json]:
         """Those that hold the same value: of `allOf`, and what `$ref` leads to."""

@@ -19,6 +19,7 @@ from slipway.worker.route import HEAD_DIM_UNIT, MAX_HEAD_DIM
 
 _UNKNOWN_TO_KERNELS = ("s_aux", "sinks", "position_bias", "relative_position_bias")
 """What some models add to the scores; the kernels cannot."""
+ANOTHER_MODEL = "Serve another model: `slipway serve --help=model-impl` says which can run."
 _ROTARY = "inv_freq"
 """A module that has this keeps frequencies, which are of positions alone."""
 
@@ -217,5 +218,5 @@ def _refused(why: str) -> LoadError:
     return LoadError(
         "UnsupportedModel",
         f"{why}, so that its cache cannot be paged.",
-        hint="Serve another model: `slipway serve --help=model-impl` says which can run.",
+        hint=ANOTHER_MODEL,
     )

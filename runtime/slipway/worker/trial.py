@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from slipway.load.errors import LoadError
 from slipway.model.spec import Attention
-from slipway.worker.probe import Found
+from slipway.worker.probe import ANOTHER_MODEL, Found
 from slipway.worker.transformers_model import ATTENTION, Attentions, scale_and_softcap
 
 logger = logging.getLogger("slipway.worker")
@@ -97,11 +97,7 @@ def _wrong(why: str, share: float) -> LoadError:
 
 
 def _refused(why: str) -> LoadError:
-    return LoadError(
-        "UnsupportedModel",
-        why,
-        hint="Serve another model: `slipway serve --help=model-impl` says which can run.",
-    )
+    return LoadError("UnsupportedModel", why, hint=ANOTHER_MODEL)
 
 
 def _error(ours: Tensor, theirs: Tensor, bound: float) -> float | None:
@@ -146,7 +142,7 @@ def _eager(model: transformers.PreTrainedModel) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Rows:
-    """Whose the rows of a step are."""
+    """Of a step: how many rows are of each prompt."""
 
     counts: tuple[int, ...] = ()
 

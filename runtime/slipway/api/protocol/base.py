@@ -164,7 +164,7 @@ class OrText:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Marks a list of things that have a `type`, of which it keeps those of these kinds.
+    """Marks a list whose members have a `type`. Members of other kinds are left out.
 
     Clients send what other servers can do. Each kind that is left out is logged once.
 
