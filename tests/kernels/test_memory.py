@@ -3,11 +3,12 @@ from __future__ import annotations
 import ctypes
 import re
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 
-from slipway_kernels.cpu import Packed, PageMemory, Threads, apart, reserved
+from slipway_kernels.cpu import Packed, PackedCodes, PageMemory, Threads, apart, packed, reserved
 from slipway_kernels.cpu.arrays import BF16
 from slipway_kernels.cpu.memory import AHEAD, Memory
 
@@ -66,6 +67,37 @@ def test_what_is_made_apart_takes_nothing_of_what_was_reserved() -> None:
             Memory(1 << 20, shared=True)
         second = Memory(1 << 20, shared=True)
     assert second.address == first.address + (1 << 20)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("size", [-1, -(1 << 20), -(3 << 20), 1 << 62])
+def test_what_is_no_size_is_refused(size: int, shared: bool) -> None:
+    with pytest.raises(MemoryError, match="refused"):
+        Memory(size, shared=shared)
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 20), -(3 << 20), 1 << 62])
+def test_where_too_much_is_reserved_memory_is_taken_as_ever(size: int) -> None:
+    with reserved(size):
+        memory = Memory(1 << 20, shared=True)
+        ctypes.memset(memory.address, 7, 1 << 20)
+    assert ctypes.string_at(memory.address, 1) == bytes([7])
+
+
+def test_packed_weights_are_those_that_live_and_that_this_thread_made() -> None:
+    before = [Packed(32, 64, "fp32")]
+    with packed() as weights:
+        kept = [Packed(32, 64, "fp32"), PackedCodes(32, 64, 4, 32)]
+        before.clear()
+        Packed(32, 64, "fp32")  # which goes at once
+        other = Thread(target=lambda: kept.append(Packed(32, 64, "fp32")))
+        other.start()
+        other.join()
+        with packed() as inner:
+            kept.append(Packed(32, 64, "bf16"))
+    kept.append(Packed(32, 64, "fp32"))
+    assert list(inner) == [kept[3]]
+    assert set(weights) == {kept[0], kept[1], kept[3]}
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -12,7 +12,7 @@ from slipway_kernels.cpu.ranks import RankLeft, Ranks, shared_memory
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.step import Edits, StepResult
 from slipway_kernels.cpu.threads import Threads
-from slipway_kernels.cpu.weights import Packed, PackedCodes, Weight, packed_bytes, takes_group
+from slipway_kernels.cpu.weights import Packed, PackedCodes, Weight, packed, takes_group
 
 __all__ = [
     "STEP_PAGES",
@@ -41,7 +41,7 @@ __all__ = [
     "apart",
     "isa",
     "linear",
-    "packed_bytes",
+    "packed",
     "page_bytes",
     "reserved",
     "shared_memory",

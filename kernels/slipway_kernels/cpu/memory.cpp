@@ -15,6 +15,8 @@
 namespace {
 
 constexpr size_t PAGE = 4096, HUGE_PAGE = size_t(2) << 20, ARENA = size_t(64) << 20;
+/* More is no size: a negative number, which rounding would turn into a small one. */
+constexpr size_t MOST = SIZE_MAX / 2;
 
 size_t rounded(size_t bytes) { return bytes == 0 ? PAGE : (bytes + PAGE - 1) / PAGE * PAGE; }
 
@@ -53,6 +55,7 @@ Arena arena;
 }  // namespace
 
 void* sw_map(size_t bytes) {
+  if (bytes > MOST) return nullptr;
   size_t size = rounded(bytes);
   bool huge = size >= HUGE_PAGE;
   /* Mapped with room to align on a huge page; what sticks out is given back. */
@@ -86,6 +89,7 @@ void sw_trim() {
 }
 
 void* sw_take(size_t bytes) {
+  if (bytes > MOST) return nullptr;
   size_t size = rounded(bytes);
   std::lock_guard<std::mutex> held(arena.lock);
   if (size > size_t(arena.end - arena.next)) {

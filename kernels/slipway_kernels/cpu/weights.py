@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from weakref import WeakSet
 
 import numpy as np
@@ -14,12 +16,19 @@ from slipway_kernels.cpu.memory import Memory
 from slipway_kernels.cpu.sources import Source, cast, struct_of
 from slipway_kernels.cpu.threads import Threads
 
-_live: WeakSet[Weight] = WeakSet()
+_PACKED: ContextVar[tuple[WeakSet[Weight], ...]] = ContextVar("packed", default=())
 
 
-def packed_bytes() -> int:
-    """Of all packed weights of this process."""
-    return sum(weight.nbytes for weight in _live)
+@contextmanager
+def packed() -> Iterator[WeakSet[Weight]]:
+    """The weights that this thread makes within, as long as they live: those of other threads, and what goes
+    meanwhile of earlier ones, do not count."""
+    weights: WeakSet[Weight] = WeakSet()
+    before = _PACKED.set((*_PACKED.get(), weights))
+    try:
+        yield weights
+    finally:
+        _PACKED.reset(before)
 
 
 class Weight:
@@ -36,7 +45,8 @@ class Weight:
         self.nbytes: int = library().sw_weight_bytes(ctypes.byref(struct))
         self.memory = Memory(self.nbytes, shared=True)
         struct.at = self.memory.address
-        _live.add(self)
+        for weights in _PACKED.get():
+            weights.add(self)
 
     @property
     def is_integers(self) -> bool:

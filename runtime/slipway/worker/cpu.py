@@ -34,7 +34,7 @@ from slipway_kernels.cpu import (
     Slots,
     StepResult,
     Threads,
-    packed_bytes,
+    packed,
     reserved,
     shared_memory,
 )
@@ -232,12 +232,12 @@ class CpuWorker(InTurn):
 
     def _read(self, plan: ModelPlan) -> None:
         """Read the weights of the model, and of what guesses for it."""
-        threads, others = Threads(self.num_threads), packed_bytes()
-        make = plan.read(threads, self._progress, self.ranks)
-        draft = plan.draft if plan.draws else None
-        self._make_proposer = draft.read(threads, self._progress, self.ranks) if draft else None
+        threads, draft = Threads(self.num_threads), plan.draft if plan.draws else None
+        with packed() as weights:
+            make = plan.read(threads, self._progress, self.ranks)
+            self._make_proposer = draft.read(threads, self._progress, self.ranks) if draft else None
         self.plan, self._make = plan, make
-        self._held = packed_bytes() - others
+        self._held = sum(weight.nbytes for weight in weights)
 
     def _build(self) -> None:
         """Make both, over the slots and the pages."""
