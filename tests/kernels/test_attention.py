@@ -109,6 +109,44 @@ def test_splits_of_a_long_context_merge_to_the_same_bits(dtype: str, window: int
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("window", [0, 700])
+@pytest.mark.parametrize("threads", [2, 4, 9])
+def test_requests_beside_each_other_get_what_each_gets_alone(dtype: str, window: int, threads: int) -> None:
+    """However a step is cut: splits of the long ones go to several threads, one each or some together."""
+    lengths, last = (2600, 40, 513, 1100, 7), 3
+    heads, kv_heads, head_dim, block = 4, 2, 16, 16
+    draw = torch.Generator().manual_seed(0)
+
+    def drawn(length: int, heads: int) -> torch.Tensor:
+        return torch.randn(length, heads, head_dim, generator=draw).to(TORCH[dtype])
+
+    every = [[drawn(length, count) for count in (heads, kv_heads, kv_heads)] for length in lengths]
+    blocks = -(-max(lengths) // block)
+    slots = Slots(len(lengths), max(lengths), 1, blocks)
+    pool = PageMemory(len(lengths) * blocks, page_bytes(2, kv_heads, head_dim, block, dtype))
+    program = ExternalProgram(slots, sum(lengths), dtype, threads, 8, 1, pool, block)
+    slots.block_table[0] = np.arange(len(lengths) * blocks).reshape(len(lengths), blocks)
+    slots.num_tokens[:] = slots.prompt_len[:] = lengths
+    shape = heads, kv_heads, head_dim
+
+    def step(first: list[int], end: list[int]) -> list[torch.Tensor]:
+        counts = np.array(end) - first
+        rows = [[part[a:b] for part in one] for one, a, b in zip(every, first, end, strict=True)]
+        q, k, v = (torch.cat(parts) for parts in zip(*rows, strict=True))
+        program.prepare(np.arange(len(lengths)), counts)
+        program.store_kv((0, 1), array(k), array(v), kv_heads, head_dim)
+        out = tensor(program.attention((0, 1), array(q.flatten(1)), *shape, 0.3, window, 0.0))
+        slots.num_computed[:] = end
+        return list(out.split(counts.tolist()))
+
+    before = [length - last for length in lengths]
+    step([0] * len(lengths), before)
+    for (q, k, v), found in zip(every, step(before, list(lengths)), strict=True):
+        alone = Cache(dtype, block, kv_heads, head_dim, 1, len(q)).attend(q, k, v, len(q), window)
+        assert torch.equal(found, alone[-last:])
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_groups_share_pages_of_their_own_shapes_and_numbers_of_positions(dtype: str) -> None:
     """Two groups deal one pool between them; each gives what it gives alone."""
     length, blocks, shapes = 100, (16, 64), ((4, 24), (1, 16))

@@ -289,11 +289,11 @@ static void attend(const Attention& a, const Sequence& sequence, int kv_head, in
 }
 
 static void merge_parts(const Attention& a, const Sequence& sequence, int kv_head, int first, int count,
-                        int splits, const float* parts, size_t parts_stride) {
+                        int split_begin, int split_end, const float* parts, size_t parts_stride) {
   for (int query = first; query < first + count; ++query) {
     float total[SW_PART];
     clear(total);
-    for (int split = 0; split < splits; ++split)
+    for (int split = split_begin; split < split_end; ++split)
       merge(total, parts + (split * parts_stride + query) * SW_PART, padded(a.pages.head_dim));
     if (a.pages.dtype == SW_BF16)
       write_out<bf16>(a, sequence, kv_head, query, total);

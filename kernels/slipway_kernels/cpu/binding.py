@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 17
+ABI = 18
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -198,6 +198,8 @@ SIGNATURES = {
     "sw_code_stride": "zi",
     "sw_quantize_rows": "-piziip",
     "sw_linear": "-ppzippzp",
+    "sw_attention_units": "iippiiiizpi",
+    "sw_expert_units": "ipiiipi",
 }
 TYPES = {"p": c_void_p, "i": c_int, "f": c_float, "z": c_size_t, "s": ctypes.c_char_p, "-": None}
 

@@ -257,8 +257,8 @@ void sw_add_rope_and_store(Program* p, int qkv, int q_out, int group, int layer,
 
 void sw_add_attention(Program* p, int q, int out, int group, int layer, int heads, int kv_heads, int head_dim,
                       float scale, int window, float softcap, int first) {
-  p->reserve_attention_parts(heads);
   auto* o = add<Attend>(p);
+  o->plan = p->attention_plan(heads, kv_heads, window, group == SW_STEP_GROUP);
   const Buffer& from = p->buffers[q];
   const Buffer& to = p->buffers[written(p, out)];
   o->group = group;
@@ -426,8 +426,8 @@ void sw_store_kv(Program* p, int group, int layer, int kv_heads, int head_dim, c
 
 void sw_attend(Program* p, int group, int layer, int heads, int kv_heads, int head_dim, const void* q, size_t q_stride,
                void* out, size_t out_stride, float scale, int window, float softcap) {
-  p->reserve_attention_parts(heads);
   Attend o;
+  o.plan = p->attention_plan(heads, kv_heads, window, group == SW_STEP_GROUP);
   o.group = group;
   o.layer = layer;
   o.window = window;
@@ -458,6 +458,38 @@ void sw_quantize_rows(const char* x, int dtype, size_t x_stride, int rows, int w
   for (int row = 0; row < rows; ++row)
     sw_kernels().quantize_row(x + row * x_stride * element_bytes(dtype), dtype, width,
                               codes + row * sw_code_stride(width));
+}
+
+/* How a step's attention is dealt out: the splits of each unit in the order in which threads claim them, `room` of
+ * them at most; returns how many units there are. Requests have rows from their first positions on. */
+int sw_attention_units(int requests, const int32_t* rows, const int32_t* first_positions, int heads, int kv_heads,
+                       int window, int threads, size_t most_parts, int32_t* splits, int room) {
+  std::vector<AttentionPlan::Rows> step;
+  for (int r = 0; r < requests; ++r) step.push_back({r, 0, rows[r], first_positions[r]});
+  AttentionPlan plan{heads, kv_heads, window, false, {}, false};
+  plan.make(step, threads, most_parts);
+  int count = 0;
+  for (const auto& share : plan.shares)
+    for (int i = 0; i < share.units(kv_heads); ++i, ++count) {
+      AttentionPlan::Unit unit = plan.unit(share, i);
+      if (count < room) splits[count] = unit.end - unit.begin;
+    }
+  return count;
+}
+
+/* The same of a product with experts, whose rows stand at offsets [experts + 1]: an expert, rows and blocks a unit. */
+int sw_expert_units(const int32_t* offsets, int experts, int blocks, int threads, int32_t* units, int room) {
+  ExpertPlan plan;
+  plan.make(offsets, experts);
+  ExpertPlan::Cut cut = plan.cut(blocks, threads);
+  int count = 0;
+  for (const auto& share : plan.shares)
+    for (int i = 0; i < cut.units(share); ++i, ++count) {
+      ExpertPlan::Unit unit = ExpertPlan::unit(share, cut, blocks, i);
+      int32_t found[] = {share.expert, unit.last - unit.first, unit.end - unit.begin};
+      if (count < room) std::copy(found, found + 3, units + 3 * count);
+    }
+  return count;
 }
 
 /* One product outside of any program. */

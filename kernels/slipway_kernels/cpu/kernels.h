@@ -116,8 +116,8 @@ struct Kernels {
    * [begin, end) of the positions; partial results go to `parts` where given, else the merged one to `out`. */
   void (*attend)(const Attention&, const Sequence&, int kv_head, int first, int count, int split_begin,
                  int split_end, float* parts, size_t parts_stride, void* scratch);
-  void (*merge_parts)(const Attention&, const Sequence&, int kv_head, int first, int count, int splits,
-                      const float* parts, size_t parts_stride);
+  void (*merge_parts)(const Attention&, const Sequence&, int kv_head, int first, int count, int split_begin,
+                      int split_end, const float* parts, size_t parts_stride);
   void (*route)(const float* logits, int experts, int top_k, int normalize, int32_t* ids, float* weights);
   void (*combine)(float* out, const float* y, const int32_t* places, const float* weights, int top_k, int width,
                   size_t y_stride, int accumulate);

@@ -252,84 +252,55 @@ bool RopeAndStore::run(Worker& worker) const {
   return true;
 }
 
-namespace {
-
-/* Calls visit(unit, sequence, queries) for the units that this thread claims: every request has
- * `per_tile(sequence)` of them. */
-template <class Count, class Visit>
-void each_sequence_unit(Worker& worker, int group, Count count, Visit visit) {
+/* Calls visit(share, sequence, unit) for the units that this thread claims, of which each share has `units(share)`. */
+template <class Units, class Visit>
+static void each_unit(Worker& worker, int group, const AttentionPlan& plan, Units units, Visit visit) {
   const Program& p = worker.program;
   int base = 0, unit = worker.claim(1);
-  for (int r = 0; r < p.plan.num_requests; ++r) {
-    int row = p.output.requests[r].first_row, rows = p.end_of(r) - row;
-    if (rows == 0) continue;
-    Sequence sequence{p.table(group, p.plan.slots[r]), row, rows, p.position[row]};
-    int units = count(sequence);
-    for (; unit < base + units; unit = worker.claim(1)) visit(sequence, unit - base);
-    base += units;
+  for (const AttentionPlan::Share& share : plan.shares) {
+    int end = base + units(share);
+    if (unit >= end) {
+      base = end;
+      continue;
+    }
+    Sequence sequence = share.sequence;
+    sequence.table = p.table(group, p.plan.slots[share.request]);
+    for (; unit < end; unit = worker.claim(1)) visit(share, sequence, unit - base);
+    base = end;
   }
 }
-
-int splits_of(const Sequence& sequence) {
-  return (sequence.first_position + sequence.rows + SW_SPLIT - 1) / SW_SPLIT;
-}
-
-}  // namespace
 
 bool Attend::run(Worker& worker) const {
   const Program& p = worker.program;
+  const AttentionPlan& plan = p.attention_plans[this->plan];
   Attention a{p.layer_pages(group, layer, shape.kv_heads, shape.head_dim),
               shape.heads, window, scale, softcap, q, q_stride, out, out_stride, group == SW_STEP_GROUP, first};
-  int group_heads = shape.heads / shape.kv_heads;
-  int longest = 0;
-  for (int row = 0; row < p.num_rows; ++row) longest = std::max(longest, p.position[row] + 1);
-  bool few = p.num_rows * shape.kv_heads < 8 * p.pool->size() && p.num_rows <= SW_ROWS;
-  if (few && longest > SW_SPLIT && p.pool->size() > 1) {
-    split(worker, a);
-    return true;
-  }
-  auto tiles = [&](const Sequence& s) { return (s.rows * group_heads + SW_ROWS - 1) / SW_ROWS; };
-  each_sequence_unit(
-      worker, group, [&](const Sequence& s) { return tiles(s) * shape.kv_heads; },
-      [&](const Sequence& s, int unit) {
-        int first = unit / shape.kv_heads * SW_ROWS;
-        int count = std::min(int(SW_ROWS), s.rows * group_heads - first);
-        sw_kernels().attend(a, s, unit % shape.kv_heads, first, count, 0, splits_of(s), nullptr, 0,
-                            worker.scratch());
+  /* [kv_head][split][query] of a share that is cut; where split 0 would lie. */
+  auto parts_of = [&](const AttentionPlan::Share& share, int kv_head) {
+    ptrdiff_t splits = share.last_split - share.first_split, queries = share.queries(plan.group_heads());
+    ptrdiff_t at = ptrdiff_t(share.part) + (kv_head * splits - share.first_split) * queries;
+    return static_cast<float*>(p.attention_parts->at) + at * SW_PART;
+  };
+  each_unit(
+      worker, group, plan, [&](const AttentionPlan::Share& share) { return share.units(shape.kv_heads); },
+      [&](const AttentionPlan::Share& share, const Sequence& sequence, int index) {
+        AttentionPlan::Unit unit = plan.unit(share, index);
+        float* parts = share.pieces > 1 ? parts_of(share, unit.kv_head) : nullptr;
+        sw_kernels().attend(a, sequence, unit.kv_head, unit.first, unit.count, unit.begin, unit.end, parts,
+                            share.queries(plan.group_heads()), worker.scratch());
+      });
+  if (!plan.cuts) return true;
+  worker.barrier();
+  each_unit(
+      worker, group, plan,
+      [&](const AttentionPlan::Share& share) { return share.pieces > 1 ? share.tiles * shape.kv_heads : 0; },
+      [&](const AttentionPlan::Share& share, const Sequence& sequence, int index) {
+        int queries = share.queries(plan.group_heads()), kv_head = index % shape.kv_heads;
+        int first = index / shape.kv_heads * SW_ROWS, count = std::min(int(SW_ROWS), queries - first);
+        sw_kernels().merge_parts(a, sequence, kv_head, first, count, share.first_split, share.last_split,
+                                 parts_of(share, kv_head), queries);
       });
   return true;
-}
-
-/* Few rows and long contexts: the splits of a row are computed side by side, then merged in order.
- * parts [kv_heads][split][query], at most SW_ROWS rows. */
-void Attend::split(Worker& worker, const Attention& a) const {
-  const Program& p = worker.program;
-  int group_heads = shape.heads / shape.kv_heads;
-  size_t queries = size_t(SW_ROWS) * group_heads;
-  size_t max_splits = (p.slots->max_len + SW_SPLIT - 1) / SW_SPLIT;
-  auto tiles = [&](const Sequence& s) { return (s.rows * group_heads + SW_ROWS - 1) / SW_ROWS; };
-  auto part_of = [&](const Sequence& s, int kv_head) {
-    /* A sequence's queries stand at its first row within each split. */
-    size_t first = kv_head * max_splits * queries + s.first_row * group_heads;
-    return static_cast<float*>(p.attention_parts->at) + first * SW_PART;
-  };
-  each_sequence_unit(
-      worker, group, [&](const Sequence& s) { return tiles(s) * shape.kv_heads * splits_of(s); },
-      [&](const Sequence& s, int unit) {
-        int kv_head = unit % shape.kv_heads, rest = unit / shape.kv_heads;
-        int at = rest % splits_of(s), first = rest / splits_of(s) * SW_ROWS;
-        int count = std::min(int(SW_ROWS), s.rows * group_heads - first);
-        sw_kernels().attend(a, s, kv_head, first, count, at, at + 1, part_of(s, kv_head), queries,
-                            worker.scratch());
-      });
-  worker.barrier();
-  each_sequence_unit(
-      worker, group, [&](const Sequence& s) { return tiles(s) * shape.kv_heads; },
-      [&](const Sequence& s, int unit) {
-        int kv_head = unit % shape.kv_heads, first = unit / shape.kv_heads * SW_ROWS;
-        int count = std::min(int(SW_ROWS), s.rows * group_heads - first);
-        sw_kernels().merge_parts(a, s, kv_head, first, count, splits_of(s), part_of(s, kv_head), queries);
-      });
 }
 
 bool AddGated::run(Worker& worker) const {

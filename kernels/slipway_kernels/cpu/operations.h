@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "program.h"
+#include "../moe/plan.h"
 
 /* A buffer as an operand, with what was known of it when the operation was added. */
 struct Input {
@@ -150,10 +151,8 @@ struct Attend : Operation {
   const void* q;
   void* out;
   size_t q_stride, out_stride;
+  int plan; /* of the program's */
   bool run(Worker&) const override;
-
- private:
-  void split(Worker&, const Attention&) const;
 };
 
 struct MixtureOfExperts : Adapted {
@@ -179,7 +178,6 @@ struct MixtureOfExperts : Adapted {
   void gate_up_adapted(Worker&) const;
   void multiply_gate_up(Worker&) const;
   void multiply_down(Worker&) const;
-  int num_pairs() const { return static_cast<int32_t*>(offsets->at)[gate_up.size()]; }
   int width() const { return down[0].k; }
   size_t logit_stride() const { return size_t(router.n + 31) / 32 * 32; }
   int expert_stride() const { return (width() + 31) / 32 * 32; }
@@ -189,6 +187,7 @@ struct MixtureOfExperts : Adapted {
   /* Gate and up alternate in whole runs. */
   int both() const { return (2 * width() + 31) / 32 * 32; }
   std::unique_ptr<Memory> logits, ids, weights, places, offsets, rows, hidden, codes, result;
+  std::unique_ptr<ExpertPlan> plan = std::make_unique<ExpertPlan>(); /* of the layer's step */
   /* A step's pairs of a row and an expert, by adapter and expert; the row of each. */
   std::unique_ptr<RowsByAdapter> pairs = std::make_unique<RowsByAdapter>();
   std::unique_ptr<std::vector<int32_t>> row_of_pair = std::make_unique<std::vector<int32_t>>();

@@ -114,10 +114,19 @@ Parts Program::parts_of(int buffer) const {
   return {reinterpret_cast<char*>(b.of_ranks), num_rows * row, max_tokens * row};
 }
 
-void Program::reserve_attention_parts(int heads) {
+int Program::attention_plan(int heads, int kv_heads, int window, bool both_ways) {
+  /* As much as a dozen requests of the greatest length take that have a row each. */
   size_t splits = (slots->max_len + SW_SPLIT - 1) / SW_SPLIT;
   size_t bytes = splits * heads * SW_ROWS * SW_PART * sizeof(float);
   if (!attention_parts || attention_parts->bytes < bytes) attention_parts = std::make_unique<Memory>(bytes);
+  for (size_t i = 0; i < attention_plans.size(); ++i) {
+    const AttentionPlan& plan = attention_plans[i];
+    if (plan.heads == heads && plan.kv_heads == kv_heads && plan.window == window && plan.both_ways == both_ways)
+      return int(i);
+  }
+  attention_plans.push_back({heads, kv_heads, window, both_ways, {}, false});
+  attention_plans.back().make(sequences, pool->size(), most_parts());
+  return int(attention_plans.size()) - 1;
 }
 
 void Program::reserve_step_pages(int kv_heads, int head_dim) {
@@ -187,6 +196,7 @@ bool Program::prepare(const sw_plan& new_plan, const sw_output& new_output) {
   num_rows = 0;
   int step_block = 0;
   logit_rows.clear();
+  sequences.clear();
   for (int r = 0; r < plan.num_requests; ++r) {
     int slot = plan.slots[r], rows = rows_of(slot, plan.num_new[r], plan.num_drafts[r]);
     if (rows < 0 || num_rows + rows > max_tokens) return false;
@@ -202,6 +212,7 @@ bool Program::prepare(const sw_plan& new_plan, const sw_output& new_output) {
     bool pooled = slots->pooled[slot];
     int first_drawn = pooled ? rows : std::clamp(known - 1 - computed, 0, rows);
     output.requests[r] = {num_rows, num_rows + first_drawn, 0, 0};
+    if (rows > 0) sequences.push_back({r, num_rows, rows, computed});
     for (int i = 0; i < rows; ++i, ++num_rows) {
       int at = computed + i;
       token[num_rows] = tokens[at];
@@ -218,6 +229,7 @@ bool Program::prepare(const sw_plan& new_plan, const sw_output& new_output) {
         logit_rows.push_back({num_rows, slot, tokens[at + 1], nullptr, nullptr});
     }
   }
+  for (AttentionPlan& made : attention_plans) made.make(sequences, pool->size(), most_parts());
   if (num_adapters) sort_by_adapter();
   return true;
 }

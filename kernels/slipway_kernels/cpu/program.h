@@ -8,6 +8,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "pool.h"
+#include "../attention/plan.h"
 #include "../collective/ranks.h"
 
 /* Of a buffer's element. The stride of a buffer of codes counts bytes. */
@@ -111,7 +112,8 @@ struct Program {
   bool is_first_rank() const { return !ranks || ranks->rank == 0; }
   /* What it has mapped beside weights, slots and pages; only what steps touch takes memory. */
   size_t workspace_bytes() const;
-  void reserve_attention_parts(int heads);
+  /* The number of the plan of such layers, with room for it. */
+  int attention_plan(int heads, int kv_heads, int window, bool both_ways);
   void reserve_step_pages(int kv_heads, int head_dim);
   bool copies_now() const { return num_rows <= SW_COPIED_ROWS; }
   LayerPages layer_pages(int group, int layer, int kv_heads, int head_dim) const;
@@ -145,7 +147,10 @@ struct Program {
   std::vector<Buffer> buffers;
   std::vector<std::unique_ptr<Operation>> operations;
 
-  std::unique_ptr<Memory> attention_parts; /* partial results of split positions; every layer uses it */
+  std::vector<AttentionPlan> attention_plans;      /* of each kind of layer, made anew in each step */
+  std::vector<AttentionPlan::Rows> sequences;      /* the requests that have rows in this step */
+  std::unique_ptr<Memory> attention_parts;         /* partial results of split positions; every layer uses it */
+  size_t most_parts() const { return attention_parts->bytes / (SW_PART * sizeof(float)); }
 
   std::unique_ptr<Memory> step_pages;    /* of SW_STEP_GROUP, where an operation uses it */
   std::vector<int32_t> step_blocks;      /* its block table, which all requests share: 0, 1, 2, … */

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-#define SW_ABI 17
+#define SW_ABI 18
 
 /* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
 enum { SW_FP32 = 0, SW_BF16 = 1, SW_FP16 = 2, SW_INT4 = 3, SW_INT8 = 4, SW_E4M3 = 5, SW_E5M2 = 6 };

@@ -48,7 +48,7 @@ void MixtureOfExperts::reserve(Program& p) const { p.reserve_low_rank(size_t(p.m
 
 /* Pairs by adapter and expert; each is known by its place among the pairs that are sorted by expert. */
 void MixtureOfExperts::sort_by_adapter(const Program& p) const {
-  int experts = int(gate_up.size()), count = num_pairs();
+  int experts = int(gate_up.size()), count = plan->num_pairs;
   const int32_t *id = static_cast<int32_t*>(ids->at), *place = static_cast<int32_t*>(places->at);
   std::vector<int32_t> of(count), row(count);
   for (int pair = 0; pair < p.num_rows * top_k; ++pair) {
@@ -78,17 +78,20 @@ void MixtureOfExperts::experts(Worker& worker, const std::vector<sw_weight>& wei
                                size_t from_stride, char* to, size_t to_stride, int to_dtype, int gate, int n, int base,
                                int unit) const {
   const Program& p = worker.program;
-  const int32_t* offset = static_cast<int32_t*>(offsets->at);
-  int blocks = (n + 31) / 32, chunk = blocks >= 16 * p.pool->size() ? 4 : 2;
-  int columns = (blocks + chunk - 1) / chunk, units = columns * int(weight.size());
-  for (; unit < base + units; unit = worker.claim(1)) {
-    int expert = (unit - base) / columns, block = (unit - base) % columns * chunk, first = offset[expert];
-    if (offset[expert + 1] == first) continue;
-    size_t from_bytes = sw_is_integers(weight[expert].dtype) ? 1 : p.element_bytes();
-    Product product{from + first * from_stride * from_bytes, from_stride, weight[expert], n,
-                    to + first * to_stride * element_bytes(to_dtype),     to_stride,   to_dtype,
-                    nullptr, 0, gate, 0.0f};
-    sw_kernels().linear(product, 0, offset[expert + 1] - first, block, std::min(block + chunk, blocks));
+  int blocks = (n + 31) / 32;
+  ExpertPlan::Cut cut = plan->cut(blocks, p.pool->size());
+  for (const ExpertPlan::Share& share : plan->shares) {
+    int end = base + cut.units(share);
+    const sw_weight& w = weight[share.expert];
+    size_t from_bytes = sw_is_integers(w.dtype) ? 1 : p.element_bytes();
+    for (; unit < end; unit = worker.claim(1)) {
+      ExpertPlan::Unit of = ExpertPlan::unit(share, cut, blocks, unit - base);
+      Product product{from + of.first * from_stride * from_bytes, from_stride, w, n,
+                      to + of.first * to_stride * element_bytes(to_dtype), to_stride, to_dtype,
+                      nullptr, 0, gate, 0.0f};
+      sw_kernels().linear(product, 0, of.last - of.first, of.begin, of.end);
+    }
+    base = end;
   }
 }
 
@@ -113,6 +116,7 @@ void MixtureOfExperts::choose(Worker& worker) const {
   worker.barrier();
   if (worker.thread == 0) {
     sort_pairs(p.num_rows, top_k, count, id, static_cast<int32_t*>(offsets->at), static_cast<int32_t*>(places->at));
+    plan->make(static_cast<int32_t*>(offsets->at), count);
     pairs->tiles.clear();
     if (adapts(p.by_adapter)) sort_by_adapter(p);
   }
@@ -155,7 +159,7 @@ void MixtureOfExperts::multiply_down(Worker& worker) const {
   size_t stride = expert_stride();
   if (quantizes()) {
     char* quantized = static_cast<char*>(codes->at);
-    for (int i = worker.claim(1); i < num_pairs(); i = worker.claim(1))
+    for (int i = worker.claim(1); i < plan->num_pairs; i = worker.claim(1))
       sw_kernels().quantize_row(middle + i * stride * p.element_bytes(), p.dtype, width(),
                                 quantized + i * code_stride());
     worker.barrier();
