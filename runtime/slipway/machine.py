@@ -13,7 +13,7 @@ _USED = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_
 
 def usable_cpus() -> int:
     """Processors by affinity and by the cgroup's quota, rounded down; at least 1."""
-    return max(1, min(len(os.sched_getaffinity(0)), _cpu_quota()))
+    return max(1, min(len(os.sched_getaffinity(0)), cpu_quota()))
 
 
 def whole_memory() -> int:
@@ -29,7 +29,8 @@ def available_memory() -> int:
     return max(0, min(_meminfo("MemAvailable"), _cgroup_available()))
 
 
-def _cpu_quota() -> int:
+def cpu_quota() -> int:
+    """Processors whose time the cgroup gives, rounded down; without a limit more than any machine has."""
     fields = _read(_CGROUP / "cpu.max").split()  # v2: "quota period" or "max period"
     if len(fields) == 2 and fields[0] != "max":
         return int(fields[0]) // int(fields[1])

@@ -16,7 +16,7 @@ from slipway.envs import (
     VARIABLES,
     Environment,
     InvalidEnvironment,
-    bound_cores,
+    bound_cpus,
     check,
     read,
 )
@@ -114,6 +114,8 @@ def test_values_are_typed(name, text, value):
         ("VLLM_PORT", "70000", "70000 is not a whole number of at least 1 and at most 65535"),
         ("VLLM_CPU_OMP_THREADS_BIND", "0-x", "has '0-x' where a core"),
         ("VLLM_CPU_OMP_THREADS_BIND", "3-1", "has '3-1' where a core"),
+        ("VLLM_CPU_OMP_THREADS_BIND", "0-3|", "has '' where a core"),
+        ("VLLM_CPU_OMP_THREADS_BIND", "0-3|4,2-5", "has '4,2-5' where a core"),
         ("VLLM_CPU_OMP_THREADS_BIND", "0-99999999999", "where a core"),
     ],
 )
@@ -156,17 +158,13 @@ def test_working_variables_are_no_cause_to_warn():
     assert check({"VLLM_LOGGING_LEVEL": "DEBUG", "HF_TOKEN": "hf_x", "VLLM_NO_USAGE_STATS": "1"}) == []
 
 
-def test_listed_cores_set_the_number_of_threads_and_the_warning_says_what_they_do_not():
-    assert read({"VLLM_CPU_OMP_THREADS_BIND": "0-3,8|4-7"}).threads == 5
-    assert bound_cores("0-1|2-3") == {0, 1}
-    assert "not pinned" in check({"VLLM_CPU_OMP_THREADS_BIND": "0-3"})[0]
-    assert check({"VLLM_CPU_OMP_THREADS_BIND": "nobind"}) == []
-
-
-def test_a_thread_count_wins_over_listed_cores():
-    environ = {"OMP_NUM_THREADS": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-7"}
-    assert read(environ).threads == 2
-    assert read({}).threads is None
+def test_listed_processors_are_those_of_each_engine_or_rank():
+    assert bound_cpus("0-3,8|4-7") == [[0, 1, 2, 3, 8], [4, 5, 6, 7]]
+    assert bound_cpus("6,2, 4-5") == [[6, 2, 4, 5]]
+    for text in ("", "auto", "nobind", "all"):
+        assert bound_cpus(text) == []
+    for text in ("0-3,8|4-7", "auto", "nobind", "all"):
+        assert check({"VLLM_CPU_OMP_THREADS_BIND": text}) == []
 
 
 def test_an_unknown_name_is_reported_with_its_near_matches():

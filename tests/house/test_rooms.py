@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 RUNTIME, KERNELS = ROOT / "runtime" / "slipway", ROOT / "kernels" / "slipway_kernels"
 
 ROOMS = (
-    ("driver", "footprint", "machine", "envs", "exits", "features", "processes", "sockets"),
+    ("driver", "footprint", "machine", "envs", "exits", "features", "processes", "sockets", "topology"),
     ("contract", "extras", "temporary", "plugins", "call_trace", "logs"),
     ("begin",),
     ("metrics",),

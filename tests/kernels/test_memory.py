@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
 import numpy as np
 import pytest
 
-from slipway_kernels.cpu import Packed, PackedCodes, PageMemory, Threads, apart, packed, reserved
+from slipway_kernels.cpu import Packed, PackedCodes, PageMemory, Threads, apart, packed, reserved, spread
 from slipway_kernels.cpu.arrays import BF16
 from slipway_kernels.cpu.memory import AHEAD, Memory
 
@@ -98,6 +100,52 @@ def test_packed_weights_are_those_that_live_and_that_this_thread_made() -> None:
     kept.append(Packed(32, 64, "fp32"))
     assert list(inner) == [kept[3]]
     assert set(weights) == {kept[0], kept[1], kept[3]}
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[tuple[int, ...]]:
+    """Of one processor each; which, for they may be the same one here."""
+    allowed = sorted(os.sched_getaffinity(0))
+    nodes = allowed[0], allowed[-1]
+    spread([[cpu] for cpu in nodes])
+    yield nodes
+    spread([])
+
+
+def test_what_is_touched_on_several_nodes_is_as_ever(two_nodes: tuple[int, ...]) -> None:
+    before = os.sched_getaffinity(0)
+    with reserved(64 << 20):
+        memory = Memory(20 << 20, shared=True)
+        ctypes.memset(memory.address, 7, 20 << 20)
+    assert ctypes.string_at(memory.address, 20 << 20) == bytes([7]) * (20 << 20)
+    pages = PageMemory(32, 1 << 20)
+    while pages.touch_ahead():
+        pass
+    assert resident(pages.memory.address) >= 32 << 10
+    assert os.sched_getaffinity(0) == before
+
+
+def test_threads_stay_where_they_are_told_and_leave_the_caller_free() -> None:
+    def where() -> dict[str, str]:
+        statuses = Path("/proc/self/task").glob("*/status")
+        return {
+            path.parent.name: line.split()[1]
+            for path in statuses
+            for line in path.read_text().splitlines()
+            if line.startswith("Cpus_allowed_list:")
+        }
+
+    before, allowed = where(), sorted(os.sched_getaffinity(0))
+    cpus = [allowed[0], allowed[-1], allowed[0]]
+    threads = Threads(3, cpus)
+    weight = Packed(256, 64, "fp32")
+    weight.load_rows(np.ones((256, 64), np.float32), threads=threads)  # by when each has begun
+    after = where()
+    own = sorted(after[name] for name in after.keys() - before.keys())
+    assert own == sorted(map(str, cpus[1:]))
+    assert {name: after[name] for name in before} == before
+    with pytest.raises(ValueError, match="3 threads cannot have 2 processors"):
+        Threads(3, cpus[:2])
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

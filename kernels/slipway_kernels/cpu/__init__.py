@@ -6,7 +6,7 @@ from slipway_kernels.cpu.encoder import STEP_PAGES, EncoderProgram
 from slipway_kernels.cpu.extension import Extension, OwnRows
 from slipway_kernels.cpu.external import ExternalProgram, Rows, linear
 from slipway_kernels.cpu.linked import LinkedProgram
-from slipway_kernels.cpu.memory import PageMemory, apart, page_bytes, reserved, trim
+from slipway_kernels.cpu.memory import PageMemory, apart, page_bytes, reserved, spread, trim
 from slipway_kernels.cpu.program import Adaptable, Buffer, Program, Shared
 from slipway_kernels.cpu.ranks import RankLeft, Ranks, shared_memory
 from slipway_kernels.cpu.slots import Slots
@@ -45,6 +45,7 @@ __all__ = [
     "page_bytes",
     "reserved",
     "shared_memory",
+    "spread",
     "takes_group",
     "together",
     "trim",

@@ -52,7 +52,17 @@ void sw_memory_reserve(size_t bytes) { sw_reserve(bytes); }
 void sw_memory_settle() { sw_settle(); }
 void sw_memory_touch(void* memory, size_t bytes) { sw_touch(memory, bytes); }
 
-Pool* sw_pool_create(int threads) { return new Pool(threads); }
+/* Lists of processors, one after another: counts [lists]. */
+void sw_memory_spread(int lists, const int32_t* counts, const int32_t* cpus) {
+  std::vector<std::vector<int>> nodes;
+  for (int i = 0; i < lists; cpus += counts[i++]) nodes.emplace_back(cpus, cpus + counts[i]);
+  sw_spread(nodes);
+}
+
+/* cpus [threads], or null. */
+Pool* sw_pool_create(int threads, const int32_t* cpus) {
+  return new Pool(threads, cpus ? std::vector<int>(cpus, cpus + threads) : std::vector<int>());
+}
 void sw_pool_destroy(Pool* pool) { delete pool; }
 
 void sw_pack_rows(Pool* pool, const sw_weight* weight, const sw_source* source, int rows, const int32_t* destination) {

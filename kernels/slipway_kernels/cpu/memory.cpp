@@ -1,11 +1,14 @@
 #include "memory.h"
 
+#include "affinity.h"
+
 #include <stdint.h>
 #include <sys/mman.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -20,26 +23,39 @@ constexpr size_t MOST = SIZE_MAX / 2;
 
 size_t rounded(size_t bytes) { return bytes == 0 ? PAGE : (bytes + PAGE - 1) / PAGE * PAGE; }
 
-/* What sw_take cuts from, and the thread that touches it ahead. */
+std::vector<Affinity> nodes;
+
+void touch(char* memory, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += PAGE) __atomic_fetch_or(memory + i, 0, __ATOMIC_RELAXED);
+}
+
+/* The huge page behind this one, and the node on which this one should lie. */
+char* next_page(char* at) {
+  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) / HUGE_PAGE + 1) * HUGE_PAGE);
+}
+size_t node_of(const char* at) { return reinterpret_cast<uintptr_t>(at) / HUGE_PAGE % nodes.size(); }
+
+/* What sw_take cuts from, and the threads that touch it ahead: one, or one for each node. */
 struct Arena {
   std::mutex lock;
   char *first = nullptr, *next = nullptr, *end = nullptr;
-  std::thread toucher;
+  std::vector<std::thread> touchers;
   std::atomic<bool> enough{false};
-  /* Memory that was freed while the thread may touch it. */
+  /* Memory that was freed while they may touch it. */
   std::vector<std::pair<void*, size_t>> freed;
 
   ~Arena() { stop(); }
 
   void stop() {
     enough = true;
-    if (toucher.joinable()) toucher.join();
+    for (std::thread& toucher : touchers) toucher.join();
+    touchers.clear();
     enough = false;
     for (auto [memory, size] : freed) munmap(memory, size);
     freed.clear();
   }
 
-  bool is_touching(void* memory) const { return toucher.joinable() && first <= memory && memory < end; }
+  bool is_touching(void* memory) const { return !touchers.empty() && first <= memory && memory < end; }
 
   /* Gives back what is left and cuts from a new mapping. */
   bool begin(size_t bytes) {
@@ -106,10 +122,14 @@ void sw_reserve(size_t bytes) {
   std::lock_guard<std::mutex> held(arena.lock);
   arena.stop();
   if (!arena.begin(bytes)) return;
-  arena.toucher = std::thread([first = arena.first, last = arena.end] {
-    for (char* at = first; at < last && !arena.enough; at += HUGE_PAGE)
-      sw_touch(at, size_t(last - at) < HUGE_PAGE ? size_t(last - at) : HUGE_PAGE);
-  });
+  for (size_t node = 0; node < std::max<size_t>(1, nodes.size()); ++node)
+    arena.touchers.emplace_back([node, first = arena.first, last = arena.end] {
+      if (!nodes.empty()) nodes[node].set();
+      for (char *at = first, *end; at < last && !arena.enough; at = end) {
+        end = std::min(next_page(at), last);
+        if (nodes.empty() || node_of(at) == node) touch(at, end - at);
+      }
+    });
 }
 
 void sw_settle() {
@@ -120,6 +140,20 @@ void sw_settle() {
 }
 
 void sw_touch(void* memory, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += PAGE)
-    __atomic_fetch_or(static_cast<char*>(memory) + i, 0, __ATOMIC_RELAXED);
+  char* first = static_cast<char*>(memory);
+  if (nodes.empty()) return touch(first, bytes);
+  Affinity before = Affinity::now();
+  for (char *at = first, *end; at < first + bytes; at = end) {
+    end = std::min(next_page(at), first + bytes);
+    nodes[node_of(at)].set();
+    touch(at, end - at);
+  }
+  before.set();
+}
+
+void sw_spread(const std::vector<std::vector<int>>& cpus) {
+  std::lock_guard<std::mutex> held(arena.lock);
+  arena.stop();
+  nodes.clear();
+  for (const auto& near : cpus) nodes.emplace_back(near);
 }

@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include <memory>
+#include <vector>
 
 /* Null where the system refuses. */
 void* sw_map(size_t bytes);
@@ -28,6 +29,11 @@ void sw_settle();
 
 /* Touch memory that anyone may be writing to. */
 void sw_touch(void* memory, size_t bytes);
+
+/* The processors beside each node of memory. What is touched ahead is from now on touched by them in turns, a huge page
+ * each: it lies where the thread ran that touched it first. A policy of the system's would do the same, but containers
+ * may not set one. */
+void sw_spread(const std::vector<std::vector<int>>& cpus);
 
 struct Memory {
   explicit Memory(size_t bytes) : bytes(bytes), at(sw_map(bytes)) {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from slipway_kernels.cpu.binding import DTYPES, library
+from slipway_kernels.cpu.binding import DTYPES, address, ints, library
 
 AHEAD = 256 << 20
 """Bytes of the KV cache behind the last page in use that are touched before they are needed."""
@@ -59,6 +59,15 @@ def apart() -> Iterator[None]:
         yield
     finally:
         _APART.reset(before)
+
+
+def spread(nodes: Sequence[Sequence[int]]) -> None:
+    """Let what is touched ahead lie in turns on these nodes of memory, each named by processors beside it.
+
+    With one, all of it lies there. Without any, where the thread happens to run that touches it.
+    """
+    cpus, counts = ints([cpu for node in nodes for cpu in node]), ints([len(node) for node in nodes])
+    library().sw_memory_spread(len(nodes), address(counts), address(cpus))
 
 
 def trim() -> None:

@@ -40,8 +40,10 @@ void Pool::Signal::advance() {
   if (sleepers.load() > 0) futex(&value, FUTEX_WAKE_PRIVATE, INT32_MAX);
 }
 
-Pool::Pool(int threads) : size_(threads) {
-  for (int thread = 1; thread < threads; ++thread) workers_.emplace_back(&Pool::work, this, thread);
+Pool::Pool(int threads, const std::vector<int>& cpus) : size_(threads) {
+  if (threads > 1 && !cpus.empty()) cpu_ = cpus[0], own_ = Affinity({cpu_}), any_ = Affinity::now();
+  for (int thread = 1; thread < threads; ++thread)
+    workers_.emplace_back(&Pool::work, this, thread, cpus.empty() ? -1 : cpus[thread]);
 }
 
 Pool::~Pool() {
@@ -54,9 +56,12 @@ void Pool::run(void (*body)(void*, int), void* argument) {
   if (size_ == 1) return body(argument, 0);
   body_ = body;
   argument_ = argument;
+  /* On a worker's core it would take the time of the worker, which may not leave. */
+  bool moved = cpu_ >= 0 && sched_getcpu() != cpu_ && own_.set();
   start_.advance();
   body(argument, 0);
   barrier();
+  if (moved) any_.set();
 }
 
 void Pool::barrier() {
@@ -70,7 +75,8 @@ void Pool::barrier() {
   }
 }
 
-void Pool::work(int thread) {
+void Pool::work(int thread, int cpu) {
+  if (cpu >= 0) Affinity({cpu}).set();
   uint32_t seen = 0;
   for (;;) {
     start_.wait(seen, LINGER, true);

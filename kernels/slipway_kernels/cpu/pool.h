@@ -7,9 +7,13 @@
 #include <thread>
 #include <vector>
 
+#include "affinity.h"
+
 class Pool {
  public:
-  explicit Pool(int threads);
+  /* cpus: a processor for each thread, where the caller stays during run(); empty: the system moves them as it
+   * likes. */
+  explicit Pool(int threads, const std::vector<int>& cpus = {});
   ~Pool();
   Pool(const Pool&) = delete;
 
@@ -31,9 +35,11 @@ class Pool {
     void advance();
   };
 
-  void work(int thread);
+  void work(int thread, int cpu);
 
   int size_;
+  int cpu_ = -1;       /* of the caller, in run() */
+  Affinity own_, any_; /* the same, and otherwise */
   Signal start_, round_;
   alignas(64) std::atomic<int> arrived_{0};
   void (*body_)(void*, int) = nullptr; /* null tells the workers to end */

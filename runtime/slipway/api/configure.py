@@ -14,7 +14,7 @@ from slipway.args.model_names import name_and_path
 from slipway.args.schema import ARGUMENTS
 from slipway.args.speculation import lookup_window, method_of, posterior
 from slipway.engine.config import DraftConfig, EngineConfig, TypicalAcceptance
-from slipway.envs import Environment, Launched
+from slipway.envs import UNBOUND, Environment, Launched, bound_cpus
 from slipway.exits import BAD_ARGUMENTS, Exit
 
 
@@ -69,7 +69,9 @@ def engine_config(
         "grammar_cache_bytes": environment.xgrammar_cache_mb << 20,
         "layer_partition": _partition(arguments, environment),
         "skip_warmup": environment.skip_warmup,
-        "threads": environment.threads,
+        "threads": environment.omp_num_threads,
+        "bound_cpus": bound_cpus(environment.cpu_omp_threads_bind),
+        "pin_threads": environment.cpu_omp_threads_bind not in UNBOUND,
         "timed": bool(arguments["otlp_traces_endpoint"] and arguments["collect_detailed_traces"]),
         "log_config_file": log_config_file,
         "frontends": frontends,

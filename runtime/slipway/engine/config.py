@@ -187,6 +187,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     timed: bool = False
     """Each Delta tells how long the steps took that its request was part of."""
     threads: int | None = None
+    """That compute, on CPU; null: as many as this part of the machine has cores."""
+    bound_cpus: list[list[int]] = []
+    """Of each engine or rank of this machine, the processors of its threads."""
+    pin_threads: bool = True
+    """Where nothing is bound: a core for each thread, where these are as many as the cores."""
     log_config_file: str | None = None
     profile_folder: str | None = None
     """Where traces of steps are written, which calls start and stop."""

@@ -46,6 +46,7 @@ from slipway.envs import read
 from slipway.exits import ENGINE_DIED, INTERNAL_ERROR
 from slipway.processes import die_with_parent, told
 from slipway.worker.cache_size import wanted_pages
+from slipway.worker.placement import settle
 from slipway.worker.plan import ModelPlan
 from slipway_kernels.cpu import RankLeft
 
@@ -67,6 +68,7 @@ def main() -> int:
     of = f"{config.name}, " if config.is_one_of_several else ""
     begin(config.log_config_file, read(os.environ), f"[{of}{name}] ")
     read_libraries(config.device)
+    settle(config)
     Heartbeats({0: socket.socket(fileno=beats)}, _alone)
     link: Link[ToRank] = Link(socket.socket(fileno=control), ToRank)
     return Member(config, link, memory, neighbours((before, behind), mesh, config.rank)).serve()

@@ -51,6 +51,7 @@ from slipway.exits import (
 from slipway.load.errors import LoadError
 from slipway.load.prompt_adapter import read_prompt_adapter
 from slipway.worker.cache_size import CacheSize, cache_size, wanted_pages
+from slipway.worker.placement import settle
 from slipway_kernels.cpu import reserved
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class Start:
         if team is not None:
             progress.check = team.check
         progress("load", 0, 0)
+        warnings = settle(config)
         with reserved(to_be_read(config)):
             config, plan = planned(config, progress)
             progress.memory = at_start.estimated(config, plan, token_ids_of(config))
@@ -178,7 +180,7 @@ class Start:
                 worker = PipelinedWorker(worker, team, mesh) if pipelined else RankedWorker(worker, team)
             more = worker.profile().more
             size = cache_size(config, plan, pages, more)
-            warnings = [*plan.warnings]
+            warnings += plan.warnings
             pages = worker.allocate(size.num_pages)
             if pages < size.num_pages:
                 warnings.append(

@@ -7,9 +7,10 @@ set, why it has none.
 from slipway.envs.environment import (
     BY_NAME,
     PREFIXES,
+    UNBOUND,
     VARIABLES,
     Environment,
-    bound_cores,
+    bound_cpus,
     check,
     near_names,
     read,
@@ -30,6 +31,7 @@ from slipway.envs.variable import (
 __all__ = [
     "BY_NAME",
     "PREFIXES",
+    "UNBOUND",
     "VARIABLES",
     "Action",
     "Category",
@@ -41,7 +43,7 @@ __all__ = [
     "Today",
     "Value",
     "Variable",
-    "bound_cores",
+    "bound_cpus",
     "check",
     "near_names",
     "read",

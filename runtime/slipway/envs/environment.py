@@ -27,6 +27,8 @@ VARIABLES: tuple[Variable, ...] = (
 )
 BY_NAME: Mapping[str, Variable] = {variable.name: variable for variable in VARIABLES}
 PREFIXES = ("VLLM_", "SLIPWAY_")
+UNBOUND = ("nobind", "all")
+"""Values of VLLM_CPU_OMP_THREADS_BIND that leave threads to the system."""
 MAX_CORE = 4095
 """Highest core number taken from a list: above any machine, and small enough to expand."""
 
@@ -125,30 +127,27 @@ class Environment:
         """Where Slipway keeps what it downloads for itself; it may not exist yet."""
         return Path(self.slipway_cache or self.cache_root or "~/.cache/slipway").expanduser()
 
-    @property
-    def threads(self) -> int | None:
-        """Threads that compute, where the environment says: OMP_NUM_THREADS, else the cores listed
-        for the first worker. None leaves it to the engine."""
-        return self.omp_num_threads or len(bound_cores(self.cpu_omp_threads_bind)) or None
 
-
-def bound_cores(text: str) -> frozenset[int]:
-    """Cores of the first worker in a list such as `0-3,8|4-7`; none for `auto` and `nobind`.
+def bound_cpus(text: str) -> list[list[int]]:
+    """Processors of each engine or rank in lists such as `0-3,8|4-7`, each in its order; none for `auto`,
+    `nobind` and `all`.
 
     Raises InvalidEnvironment.
     """
-    if text in ("", "auto", "nobind"):
-        return frozenset()
-    cores: set[int] = set()
-    for part in text.split("|")[0].split(","):
+    return [] if text in ("", "auto", *UNBOUND) else [_cpus(text, one) for one in text.split("|")]
+
+
+def _cpus(text: str, one: str) -> list[int]:
+    cpus: list[int] = []
+    for part in one.split(","):
         first, dash, last = part.strip().partition("-")
         ends = (first, last) if dash else (first, first)
-        if not all(end.isdecimal() and int(end) <= MAX_CORE for end in ends):
+        if not all(end.isdecimal() and int(end) <= MAX_CORE for end in ends) or int(ends[0]) > int(ends[1]):
             raise _bad_cores(text, part)
-        if int(ends[0]) > int(ends[1]):
-            raise _bad_cores(text, part)
-        cores.update(range(int(ends[0]), int(ends[1]) + 1))
-    return frozenset(cores)
+        cpus += range(int(ends[0]), int(ends[1]) + 1)
+    if len(set(cpus)) < len(cpus):
+        raise _bad_cores(text, one)
+    return cpus
 
 
 def _bad_cores(text: str, part: str) -> InvalidEnvironment:
@@ -173,7 +172,7 @@ def read(environ: Mapping[str, str]) -> Environment:
         for field in fields(Environment)
     }
     environment = Environment(**values)  # type: ignore[arg-type]  # a test compares the two
-    bound_cores(environment.cpu_omp_threads_bind)
+    bound_cpus(environment.cpu_omp_threads_bind)
     return environment
 
 

@@ -41,12 +41,14 @@ HARDWARE = (
         "VLLM_CPU_OMP_THREADS_BIND",
         "str",
         "auto",
-        "Cores that compute, such as 0-3 or 0-3|4-7 (one list for each worker).",
+        "Cores that compute, a thread on each, such as 0-3 or 0-3|4-7 (one list for each engine or rank); "
+        "nobind or all: threads go where the system moves them.",
         allow_on("cpu", "it needs the static CPU policy, and may not name other pods' cores"),
         implemented(),
-        effective_default="the cores and the CPU quota that the container has",
-        harmless=("nobind",),
-        caveat="the number of cores counts; threads are not pinned to them",
+        effective_default=(
+            "an equal part of the cores that the container has, a thread for each, bound to it from eight "
+            "cores on; as many threads as its CPU quota has cores, free to move, where that is less"
+        ),
     ),
     _Device(
         "VLLM_OPENVINO_CPU_KV_CACHE_PRECISION",

@@ -9,11 +9,11 @@ from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.fit.needs import RankNeeds, Step
 from slipway.load.arrays import FP32
-from slipway.machine import usable_cpus
 from slipway.schemes.choice import Schemes
 from slipway.worker.cache_size import token_budget
 from slipway.worker.cpu import TOKEN_BUDGET
 from slipway.worker.native import Native
+from slipway.worker.placement import placement
 from slipway.worker.plan import ModelPlan
 from slipway_kernels.cpu import PageMemory, Program, Ranks, Slots, Threads, apart, shared_memory
 
@@ -38,7 +38,7 @@ def cpu_needs(plan: ModelPlan, route: Native, config: EngineConfig) -> RankNeeds
     """
     length = plan.max_model_len
     tokens = token_budget(config, length, TOKEN_BUDGET)
-    threads = Threads(config.threads or max(1, usable_cpus() // config.machine_parts))
+    threads = Threads(placement(config).threads)
     short = _built(plan, route, config, threads, tokens, min(length, _SHORT))
     long = _built(plan, route, config, threads, tokens, length)
     groups, blocks = len(plan.kv.groups), plan.kv.max_blocks(length)

@@ -18,11 +18,12 @@ from slipway.engine.config import EngineConfig
 from slipway.engine.messages import AdapterRef, Part, TokenLogprobs
 from slipway.engine.plan import Masks, SlotStart, StepOutput, StepPlan
 from slipway.load.progress import Progress
-from slipway.machine import usable_cpus, whole_memory
+from slipway.machine import whole_memory
 from slipway.worker.adapters import AdapterPlaces
 from slipway.worker.cache_size import CPU_MORE, CacheMemory, host_share, token_budget
 from slipway.worker.dropped import free_dropped
 from slipway.worker.in_turn import InTurn
+from slipway.worker.placement import placement
 from slipway.worker.plan import ModelPlan
 from slipway.worker.pool import Pooler, enter
 from slipway.worker.processors import Processors
@@ -81,7 +82,8 @@ class CpuWorker(InTurn):
         super().__init__()
         self._neighbours = neighbours
         self._config = config
-        self.num_threads = config.threads or max(1, usable_cpus() // config.machine_parts)
+        self._placement = placement(config)
+        self.num_threads = self._placement.threads
         self.ranks: Ranks | None = None
         self._meeting: Meeting | None = None
         mesh = Mesh.of(config)
@@ -232,7 +234,8 @@ class CpuWorker(InTurn):
 
     def _read(self, plan: ModelPlan) -> None:
         """Read the weights of the model, and of what guesses for it."""
-        threads, draft = Threads(self.num_threads), plan.draft if plan.draws else None
+        threads = Threads(self.num_threads, self._placement.cpus)
+        draft = plan.draft if plan.draws else None
         with packed() as weights:
             make = plan.read(threads, self._progress, self.ranks)
             self._make_proposer = draft.read(threads, self._progress, self.ranks) if draft else None
