@@ -21,7 +21,7 @@ from slipway.load.errors import LoadError
 from slipway.load.gguf.config import model_config
 from slipway.load.gguf.header import read
 from slipway.load.quantized.form import GroupedForm
-from slipway.load.quantized.tensors import Grouped, Quantized
+from slipway.load.quantized.tensors import Blocks, Quantized
 from slipway.schemes.choice import Schemes
 from slipway.schemes.notices import notices
 from tensor_files import load, numbers_of, same
@@ -120,11 +120,11 @@ def test_integers_stand_for_the_weights_to_the_bit(
             assert not isinstance(matrix, Quantized)
             assert np.array_equal(matrix.astype(np.float32), weights)
             continue
-        assert isinstance(matrix, Grouped)
+        assert isinstance(matrix, Blocks)
         assert same(matrix.dequantized(FP32), weights)
-        form = forms[name]
-        assert form == GroupedForm(matrix.bits, matrix.group, matrix.minimums is not None)
-        assert matrix.bits == (8 if "v_proj" in name else PACKED[kind])
+        parts, form = matrix.grouped(), forms[name]
+        assert form == GroupedForm(parts.bits, parts.group, parts.minimums is not None, blocks=matrix.name)
+        assert parts.bits == (8 if "v_proj" in name else PACKED[kind])
 
 
 def test_types_that_products_cannot_read_are_dequantized_and_said(tmp_path: Path) -> None:

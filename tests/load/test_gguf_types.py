@@ -62,7 +62,7 @@ def test_types_that_stay_packed_are_their_numbers_to_the_bit(name: str) -> None:
     if name == "MXFP4":  # exponents whose numbers are finite
         raw.reshape(-1, kind.block_bytes)[:, 0] %= 250
     expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[name])
-    parts = grouped(kind, raw.reshape(-1), (40, 512))
+    parts = grouped(name, raw.reshape(-1), (40, 512))
     assert np.array_equal(parts.dequantized(FP32), expected)
     wide = form.scales == FP32
     packed = PackedCodes(40, 512, form.bits, form.group, minimums=form.minimums, wide_scales=wide)

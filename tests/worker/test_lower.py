@@ -91,7 +91,7 @@ def test_each_matrix_is_held_in_the_form_that_the_file_has(packed_models: Any) -
     assert isinstance(third.mlp, MlpWeights)
     assert first.mlp.gate_up.whole.dtype == "bf16"  # Q4_1 beside Q5_1
     assert second.mlp.gate_up.whole.dtype == "int4"
-    assert second.mlp.down.whole.dtype == "int8"  # Q5_0
+    assert second.mlp.down.whole.dtype == "int5"  # Q5_0
     assert weights.embedding.whole.dtype == "int8"
     with pytest.raises(ValueError, match="q, k, v lie in 3 matrices"):
         _ = first.qkv.whole

@@ -12,9 +12,18 @@ from slipway_kernels.cpu.ranks import RankLeft, Ranks, shared_memory
 from slipway_kernels.cpu.slots import Slots
 from slipway_kernels.cpu.step import Edits, StepResult
 from slipway_kernels.cpu.threads import Threads
-from slipway_kernels.cpu.weights import Packed, PackedCodes, Weight, packed, takes_group
+from slipway_kernels.cpu.weights import (
+    BLOCK_TYPES,
+    Packed,
+    PackedBlocks,
+    PackedCodes,
+    Weight,
+    packed,
+    takes_group,
+)
 
 __all__ = [
+    "BLOCK_TYPES",
     "STEP_PAGES",
     "Adaptable",
     "Buffer",
@@ -26,6 +35,7 @@ __all__ = [
     "LowRank",
     "OwnRows",
     "Packed",
+    "PackedBlocks",
     "PackedCodes",
     "PageMemory",
     "Piece",

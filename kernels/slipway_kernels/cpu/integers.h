@@ -29,6 +29,36 @@ inline P16 field(P16 v) {
   return SHIFT + BITS == 16 ? v : _mm512_and_si512(v, _mm512_set1_epi16((1 << BITS) - 1));
 }
 inline F16 load_halves(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+/* Sixteen bytes, with their signs. */
+inline F16 load_bytes(const int8_t* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+}
+/* 2^(e - 128) of sixteen bytes: a product of two, for it may be subnormal. */
+inline F16 load_powers(const uint8_t* p) {
+  __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)), half = _mm512_srli_epi32(e, 1);
+  __m512i a = _mm512_add_epi32(half, _mm512_set1_epi32(63));
+  __m512i b = _mm512_add_epi32(_mm512_sub_epi32(e, half), _mm512_set1_epi32(63));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(a, 23)) * _mm512_castsi512_ps(_mm512_slli_epi32(b, 23));
+}
+/* Of each byte the BITS from SHIFT on, and from bit 4 on the WIDE of `upper` that stand there at bit FROM. */
+template <int SHIFT, int FROM, int WIDE>
+inline P16 joined(P16 v, P16 upper) {
+  v = _mm512_and_si512(_mm512_srli_epi32(v, SHIFT), _mm512_set1_epi8(15));
+  upper = FROM < 4 ? _mm512_slli_epi32(upper, FROM < 4 ? 4 - FROM : 0)
+                   : _mm512_srli_epi32(upper, FROM < 4 ? 0 : FROM - 4);
+  return _mm512_or_si512(v, _mm512_and_si512(upper, _mm512_set1_epi8(((1 << WIDE) - 1) << 4)));
+}
+template <int BITS>
+inline P16 shifted_down(P16 v) { return _mm512_srli_epi32(v, BITS); }
+/* Of words below 256 the bytes, those of `odd` above. */
+inline P16 with_odd_bytes(P16 even, P16 odd) { return _mm512_or_si512(even, _mm512_slli_epi32(odd, 8)); }
+inline void store_pairs(char* p, P16 v) { _mm512_storeu_si512(p, v); }
+/* The entries of a table that the low or the high halves of all bytes number. */
+template <int SHIFT>
+inline P16 entries(P16 v, const uint8_t* table) {
+  v = _mm512_and_si512(_mm512_srli_epi32(v, SHIFT), _mm512_set1_epi8(15));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), v);
+}
 /* Compared as integers, in which NaN is above infinity. */
 inline float largest_magnitude(F16 a, F16 b) {
   __m512i both = _mm512_max_epi32(_mm512_castps_si512(magnitude(a)), _mm512_castps_si512(magnitude(b)));
@@ -80,6 +110,59 @@ inline F16 load_halves(const uint16_t* p) {
   for (int i = 0; i < 16; ++i) lane[i] = half_to_float(p[i]);
   return load(lane);
 #endif
+}
+typedef int8_t Octets __attribute__((vector_size(WIDTH), aligned(1), may_alias));
+inline Bits widened(const int8_t* p) {
+#if defined(__AVX2__)
+  return (Bits)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#else
+  return __builtin_convertvector(*(const Octets*)p, Bits);
+#endif
+}
+SW_PARTWISE(load_bytes, (const int8_t* p), __builtin_convertvector(widened(p + i * WIDTH), Lanes))
+inline F16 load_powers(const uint8_t* p) {
+  F16 r;
+  SW_EACH_PART {
+    Words e = (Words)widened((const int8_t*)p + i * WIDTH) & 0xffu, half = e >> 1;
+    r.part[i] = (Lanes)((half + 63u) << 23) * (Lanes)((e - half + 63u) << 23);
+  }
+  return r;
+}
+template <int SHIFT, int FROM, int WIDE>
+inline P16 joined(P16 v, P16 upper) {
+  SW_EACH_PART {
+    Words high = FROM < 4 ? upper.part[i] << (FROM < 4 ? 4 - FROM : 0) : upper.part[i] >> (FROM < 4 ? 0 : FROM - 4);
+    v.part[i] = ((v.part[i] >> SHIFT) & 0x0f0f0f0fu) | (high & ((1u << WIDE) - 1) * 0x10101010u);
+  }
+  return v;
+}
+template <int BITS>
+inline P16 shifted_down(P16 v) {
+  SW_EACH_PART v.part[i] >>= BITS;
+  return v;
+}
+inline P16 with_odd_bytes(P16 even, P16 odd) {
+  SW_EACH_PART even.part[i] |= odd.part[i] << 8;
+  return even;
+}
+inline void store_pairs(char* p, P16 v) { SW_EACH_PART *(Words*)(p + i * WIDTH * 4) = v.part[i]; }
+template <int SHIFT>
+inline P16 entries(P16 v, const uint8_t* table) {
+  SW_EACH_PART {
+    Words nibbles = (v.part[i] >> SHIFT) & 0x0f0f0f0fu;
+#if defined(__AVX2__)
+    __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
+    v.part[i] = (Words)_mm256_shuffle_epi8(both, (__m256i)nibbles);
+#elif defined(__aarch64__)
+    v.part[i] = (Words)vqtbl1q_u8(vld1q_u8(table), (uint8x16_t)nibbles);
+#else
+    uint8_t byte[WIDTH * 4];
+    memcpy(byte, &nibbles, sizeof(byte));
+    for (int j = 0; j < WIDTH * 4; ++j) byte[j] = table[byte[j]];
+    memcpy(&v.part[i], byte, sizeof(byte));
+#endif
+  }
+  return v;
 }
 inline float largest_magnitude(F16 a, F16 b) {
   int32_t lane[32], largest = 0;

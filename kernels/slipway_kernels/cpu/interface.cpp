@@ -470,6 +470,14 @@ void sw_quantize_rows(const char* x, int dtype, size_t x_stride, int rows, int w
                               codes + row * sw_code_stride(width));
 }
 
+/* Rows of a GGUF block type into a weight of the form that holds it exactly. */
+void sw_pack_blocks(Pool* pool, const sw_weight* weight, int type, const uint8_t* blocks, size_t row_bytes, int rows,
+                    const int32_t* destination) {
+  in_pieces(are_apart(destination, rows) ? pool : nullptr, rows, [=](int first, int count) {
+    sw_kernels().pack_blocks(*weight, type, blocks + first * row_bytes, row_bytes, count, destination + first);
+  });
+}
+
 /* How a step's attention is dealt out: the splits of each unit in the order in which threads claim them, `room` of
  * them at most; returns how many units there are. Requests have rows from their first positions on. */
 int sw_attention_units(int requests, const int32_t* rows, const int32_t* first_positions, int heads, int kv_heads,

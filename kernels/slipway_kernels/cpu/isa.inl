@@ -25,6 +25,7 @@ namespace {
 #include "../linear/kernel.inl"
 #include "../activation/row.inl"
 #include "../linear/quantized.inl"
+#include "../linear/blocks.inl"
 #include "../rms_norm/kernel.inl"
 #include "../layer_norm/kernel.inl"
 #include "../rope/kernel.inl"
@@ -45,7 +46,7 @@ const Kernels& SW_GETTER(SW_ISA)() {
   static constexpr Kernels kernels = {
       SW_STRING(SW_ISA), linear,      gate_row,   activate_row, rms_norm,     layer_norm, rotate_query, store_key,
       store_value,       attend,      merge_parts, route,       combine,      add_gated,  pack_rows,    convert_rows,
-      round_rows,        pack_codes,  read_row,   quantize_row, shrink,       expand,     cap_row,
+      round_rows,        pack_codes,  pack_blocks, read_row,    quantize_row, shrink,     expand,       cap_row,
   };
   return kernels;
 }

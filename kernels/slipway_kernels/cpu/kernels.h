@@ -15,19 +15,26 @@ enum {
 };
 
 /* Weights of integers multiply rows that quantize_row wrote. */
-static inline int sw_is_integers(int dtype) { return dtype == SW_INT4 || dtype == SW_INT8; }
+static inline int sw_is_integers(int dtype) { return dtype == SW_INT4 || dtype == SW_INT8 || dtype >= SW_INT5; }
 /* Of such a row: codes of 32 columns, their scale, and what follows from both. */
 enum { SW_CODE_BLOCK_BYTES = 80 };
 static inline size_t sw_code_row_bytes(int width) { return (size_t)((width + 31) / 32) * SW_CODE_BLOCK_BYTES; }
 /* Whether both halves of 32 columns have scales of their own. */
 static inline int sw_has_halves(const sw_weight& w) { return w.group == 16 && w.k > 16; }
+/* Columns whose scales of the first level share one of the second. */
+enum { SW_SUPER = 256 };
+/* Of the codes of 32 rows and 32 columns. */
+static inline size_t sw_codes_bytes(int dtype) {
+  return dtype == SW_INT8 ? 1024 : dtype == SW_INT6 ? 768 : dtype == SW_INT5 ? 640 : 512;
+}
 /* Of a packed block of 32 rows. */
 static inline size_t sw_block_bytes(const sw_weight& w) {
   if (w.dtype == SW_BF16) return (size_t)(w.k + 1) / 2 * 128;
   if (w.dtype == SW_FP32) return (size_t)w.k * 128;
   size_t blocks = (w.k + 31) / 32, groups = sw_has_halves(w) ? 2 * blocks : (w.k + w.group - 1) / w.group;
-  size_t scale_bytes = (w.scale_dtype == SW_FP16 ? 64 : 128) * (w.minimums ? 2 : 1);
-  return blocks * (w.dtype == SW_INT4 ? 512 : 1024) + groups * scale_bytes;
+  size_t supers = w.scale_dtype == SW_TWO_LEVELS ? (w.k + SW_SUPER - 1) / SW_SUPER : 0;
+  size_t scale = w.scale_dtype == SW_FP16 ? 64 : w.scale_dtype == SW_FP32 ? 128 : 32;
+  return blocks * sw_codes_bytes(w.dtype) + (groups * scale + supers * 64) * (w.minimums ? 2 : 1);
 }
 
 /* out[rows, column + n] (+)= x[rows, k] · W[n, k]ᵀ; gated where `activation` is set. */
@@ -130,6 +137,9 @@ struct Kernels {
   void (*round_rows)(const sw_source&, int columns, int first, int count, int through, const sw_rounded&);
   void (*pack_codes)(const sw_weight&, const uint8_t* codes, size_t code_stride, const void* scales,
                      const void* minimums, int rows, const int32_t* destination);
+  /* Rows of a GGUF block type, `row_bytes` from one to the next. */
+  void (*pack_blocks)(const sw_weight&, int type, const uint8_t* blocks, size_t row_bytes, int rows,
+                      const int32_t* destination);
   void (*read_row)(const sw_weight&, int row, float scale, float* out);
   /* A row of fp32 or bf16 as the codes that weights of integers multiply. */
   void (*quantize_row)(const void* x, int dtype, int width, void* out);

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from weakref import WeakSet
 
 import numpy as np
@@ -16,6 +17,8 @@ from slipway_kernels.cpu.memory import Memory
 from slipway_kernels.cpu.sources import Source, cast, struct_of
 from slipway_kernels.cpu.threads import Threads
 
+INTEGERS = ("int4", "int5", "int6", "int8", "iq4", "e2m1")
+"""The last two number the entries of a table of 16."""
 _PACKED: ContextVar[tuple[WeakSet[Weight], ...]] = ContextVar("packed", default=())
 
 
@@ -34,7 +37,7 @@ def packed() -> Iterator[WeakSet[Weight]]:
 class Weight:
     """A matrix [n, k] in blocks of 32 rows, as products read it; rows that are never loaded are 0.
 
-    dtype  fp32, bf16, int4 or int8
+    dtype  fp32, bf16, or one of `INTEGERS`
     """
 
     def __init__(self, struct: WeightStruct, dtype: str) -> None:
@@ -50,7 +53,7 @@ class Weight:
 
     @property
     def is_integers(self) -> bool:
-        return self.dtype in ("int4", "int8")
+        return self.dtype in INTEGERS
 
     def rows(self, ids: Ints) -> Floats:
         """The rows [len(ids), k] in fp32. Raises ValueError for a row outside the weight."""
@@ -181,3 +184,66 @@ class PackedCodes(Weight):
             shape = list(values.shape)
             raise ValueError(f"Scales of shape {shape} do not fit {rows} rows of {self.groups} groups.")
         return np.ascontiguousarray(cast(values, self._scale_type))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockType:
+    """A block type of GGUF: how a file has it, and how it is packed."""
+
+    number: int
+    columns: int
+    """Of a block."""
+    nbytes: int
+    """Of a block in the file."""
+    dtype: str
+    scales: str
+    group: int = 32
+    minimums: bool = False
+
+
+BLOCK_TYPES: Mapping[str, BlockType] = {
+    "Q4_0": BlockType(0, 32, 18, "int4", "fp16"),
+    "Q4_1": BlockType(1, 32, 20, "int4", "fp16", minimums=True),
+    "Q5_0": BlockType(2, 32, 22, "int5", "fp16"),
+    "Q5_1": BlockType(3, 32, 24, "int5", "fp16", minimums=True),
+    "Q8_0": BlockType(4, 32, 34, "int8", "fp16"),
+    "Q4_K": BlockType(5, 256, 144, "int4", "two levels", minimums=True),
+    "Q5_K": BlockType(6, 256, 176, "int5", "two levels", minimums=True),
+    "Q6_K": BlockType(7, 256, 210, "int6", "two levels", group=16),
+    "IQ4_NL": BlockType(8, 32, 18, "iq4", "fp16"),
+    "IQ4_XS": BlockType(9, 256, 136, "iq4", "two levels"),
+    "MXFP4": BlockType(10, 32, 17, "e2m1", "e8m0"),
+}
+"""By their names in GGUF, with the numbers that slipway.h gives them."""
+
+
+class PackedBlocks(Weight):
+    """Rows of a block type of GGUF, in as many bits as the file has and at most an eighth of one more."""
+
+    def __init__(self, n: int, k: int, name: str) -> None:
+        self.type = kind = BLOCK_TYPES[name]
+        if k % kind.columns:
+            raise ValueError(f"{k} columns are no whole blocks of {kind.columns}, as {name} has them.")
+        struct = WeightStruct(None, n, k, DTYPES[kind.dtype], kind.group, DTYPES[kind.scales], kind.minimums)
+        super().__init__(struct, kind.dtype)
+
+    def load_rows(
+        self, blocks: Array, destination_rows: Ints | None = None, threads: Threads | None = None
+    ) -> None:
+        """Write rows [rows, bytes of a row] uint8 to the rows named, else to the first.
+
+        Raises ValueError where the shape, a row or the type does not fit.
+        """
+        width = self.k // self.type.columns * self.type.nbytes
+        if blocks.dtype != UINT8 or blocks.ndim != 2 or blocks.shape[1] != width:
+            raise ValueError(
+                f"Blocks are {blocks.dtype} of shape {list(blocks.shape)}: {self.k} columns have rows of "
+                f"{width} bytes."
+            )
+        destination = self._destination((len(blocks), self.k), destination_rows)
+        blocks = np.ascontiguousarray(blocks)
+        library().sw_pack_blocks(
+            None if threads is None else threads.pointer,
+            *(ctypes.byref(self.struct), self.type.number, address(blocks), width, len(destination)),
+            address(destination),
+        )

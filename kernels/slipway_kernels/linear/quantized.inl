@@ -2,9 +2,13 @@
  *
  * W lies in blocks of 32 rows. A block is its groups in order: 32 scales, 32 minimums where there are any, then
  * for each 32 columns eight steps of four columns. Groups of 16 columns lie in pairs: the scales of both, then the
- * 32 columns. A step of 8 bits is [32][4] bytes, each the code + 128; one of
+ * 32 columns. Where scales have two levels, the second stands before each 256 columns: 32 of fp16, and 32 for minimums.
+ * A step of 8 bits is [32][4] bytes, each the code + 128; one of
  * 4 bits is [16][4] bytes, row r's code in the low half and row r + 16's in the high half. The four columns stand
  * in the order 0, 2, 1, 3: the even bytes are two neighbours, as words of 16 bits, and so are the odd ones.
+ * Of 5 or 6 bits the lower four stand so, and behind the eight steps 2 or 4 planes [16][4] of bytes with the upper ones
+ * of four or two steps: from the lowest bit on those of row r and of row r + 16, step by step. Entries of a table are
+ * numbered by 4 bits, and stand there + 128.
  *
  * x takes 16 bits and a scale for each 32 columns. Products of codes are summed exactly over these 32, then
  * scaled and added to the output's one fp32 sum in the order of K: the result is the same in every tile. */
@@ -17,6 +21,22 @@ struct CodeBlock {
   int32_t start[2]; /* -128 times the sum of the codes, where symmetric sums of 8 bits begin, and of the first 16 */
 };
 static_assert(sizeof(CodeBlock) == SW_CODE_BLOCK_BYTES, "rows of codes are laid out by kernels.h");
+
+alignas(16) static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
+                                                  129, 141, 153, 166, 181, 197, 217, 241};
+/* Twice the numbers: scales are half. */
+alignas(16) static const uint8_t e2m1_table[16] = {128, 129, 130, 131, 132, 134, 136, 140,
+                                                   128, 127, 126, 125, 124, 122, 120, 116};
+static inline const uint8_t* table_of(int dtype) {
+  return dtype == SW_IQ4 ? iq4_table : dtype == SW_E2M1 ? e2m1_table : nullptr;
+}
+/* Bits beyond the fourth, and the steps that share a plane of them. */
+constexpr int upper_bits(int dtype) { return dtype == SW_INT6 ? 2 : dtype == SW_INT5 ? 1 : 0; }
+constexpr int steps_of_plane(int dtype) { return dtype == SW_INT6 ? 2 : 4; }
+/* What a code of 0 means without minimums, negated. */
+constexpr int zero_code(int dtype) {
+  return dtype == SW_INT4 ? 8 : dtype == SW_INT5 ? 16 : dtype == SW_INT6 ? 32 : 128;
+}
 
 /* The byte of a step in which column c of its four stands. */
 static inline int place_of(int c) { return (c & 1) << 1 | c >> 1; }
@@ -32,11 +52,12 @@ enum { CODE_ROWS = 6 }; /* 12 need more registers than the compiler finds: 181 G
 enum { CODE_ROWS = 4 };
 #endif
 
-/* 32 rows of W. */
+/* 32 rows of W, or some of their columns. */
 struct CodeGroups {
   const char* at;
   int blocks, group_blocks; /* of 32 columns: all, and in one group */
   int scale_dtype;
+  const char* wide; /* its codes in bytes, or null */
 };
 
 template <class T>
@@ -70,12 +91,23 @@ static void quantize_row(const void* x, int dtype, int width, void* out) {
     quantize_typed((const float*)x, width, (CodeBlock*)out);
 }
 
-/* 32 scales or minimums. */
-static inline const char* take_scales(const char* at, int dtype, F16* scale) {
-  for (int half = 0; half < 2; ++half)
-    scale[half] = dtype == SW_FP16 ? load_halves((const uint16_t*)at + half * 16) : load((const float*)at + half * 16);
-  return at + 32 * (dtype == SW_FP16 ? 2 : 4);
+static inline size_t scale_bytes_of(int dtype) { return dtype == SW_FP16 ? 2 : dtype == SW_FP32 ? 4 : 1; }
+/* 32 scales or minimums; `super`: theirs of the second level. */
+static inline const char* take_scales(const char* at, int dtype, const F16* super, F16* scale) {
+  for (int half = 0; half < 2; ++half) {
+    const char* from = at + half * 16 * scale_bytes_of(dtype);
+    if (dtype == SW_FP16)
+      scale[half] = load_halves((const uint16_t*)from);
+    else if (dtype == SW_FP32)
+      scale[half] = load((const float*)from);
+    else if (dtype == SW_E8M0)
+      scale[half] = load_powers((const uint8_t*)from);
+    else
+      scale[half] = load_bytes((const int8_t*)from) * super[half];
+  }
+  return at + 32 * scale_bytes_of(dtype);
 }
+static inline const char* take_supers(const char* at, F16* super) { return take_scales(at, SW_FP16, nullptr, super); }
 
 /* 64 bytes of a step. */
 static inline P16 take_step(const char*& at) {
@@ -86,51 +118,84 @@ static inline P16 take_step(const char*& at) {
 }
 
 /* Where the sum of symmetric codes begins: of 32 columns, or of the first or second half of them. */
-template <int BITS>
+template <int DTYPE>
 static inline I16 start_of(const CodeBlock* x) {
-  int32_t start = BITS == 4 ? x->start[0] / 16 : x->start[0];
+  int32_t start = x->start[0] / (128 / zero_code(DTYPE));
   return splat_whole(&start);
 }
+template <int DTYPE>
 static inline I16 start_of_half(const CodeBlock* x, int half) {
-  int32_t start = half ? x->start[0] - x->start[1] : x->start[1];
+  int32_t start = (half ? x->start[0] - x->start[1] : x->start[1]) / (128 / zero_code(DTYPE));
   return splat_whole(&start);
 }
 
-/* sums[M][32] = x[M] · w, 64 floats from row to row. HALVES: groups have 16 columns. */
-template <int BITS, bool MINIMUMS, bool HALVES, int M>
+/* The codes of a step: [rows 0 to 15, 16 to 31][columns 0 and 1, 2 and 3]. plane: that of the steps before it, from
+ * which the bits of this one are next. */
+template <int DTYPE>
+static inline void take_codes(const char*& at, const char* planes, int step, P16& plane, P16 (*codes)[2]) {
+  P16 bytes = take_step(at);
+  if constexpr (DTYPE == SW_INT8) {
+    codes[0][0] = field<0, 8>(bytes), codes[0][1] = field<8, 8>(bytes);
+    bytes = take_step(at);
+    codes[1][0] = field<0, 8>(bytes), codes[1][1] = field<8, 8>(bytes);
+  } else if constexpr (DTYPE == SW_IQ4 || DTYPE == SW_E2M1) {
+    const uint8_t* table = DTYPE == SW_IQ4 ? iq4_table : e2m1_table;
+    P16 low = entries<0>(bytes, table), high = entries<4>(bytes, table);
+    codes[0][0] = field<0, 8>(low), codes[0][1] = field<8, 8>(low);
+    codes[1][0] = field<0, 8>(high), codes[1][1] = field<8, 8>(high);
+  } else if constexpr (DTYPE == SW_INT4) {
+    codes[0][0] = field<0, 4>(bytes), codes[0][1] = field<8, 4>(bytes);
+    codes[1][0] = field<4, 4>(bytes), codes[1][1] = field<12, 4>(bytes);
+  } else {
+    enum { WIDE = upper_bits(DTYPE), TOGETHER = steps_of_plane(DTYPE) };
+    if (step % TOGETHER == 0) {
+      const char* from = planes + step / TOGETHER * 64;
+      plane = load_pairs((const bf16*)from);
+      __builtin_prefetch(from + SW_PREFETCH);
+    } else {
+      plane = shifted_down<2 * WIDE>(plane);
+    }
+    P16 low = joined<0, 0, WIDE>(bytes, plane), high = joined<4, WIDE, WIDE>(bytes, plane);
+    codes[0][0] = field<0, 8>(low), codes[0][1] = field<8, 8>(low);
+    codes[1][0] = field<0, 8>(high), codes[1][1] = field<8, 8>(high);
+  }
+}
+
+/* sums[M][32] += x[M] · w, 64 floats from row to row. HALVES: groups have 16 columns. WIDE: the codes are in bytes. */
+template <int DTYPE, bool MINIMUMS, bool HALVES, bool WIDE, int M>
 __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, const CodeGroups& w, float* sums) {
-  enum { SYMMETRIC = BITS == 8 || !MINIMUMS, PARTS_OF_BLOCK = HALVES ? 2 : 1, STEPS = 8 / PARTS_OF_BLOCK };
-  static_assert(!HALVES || (BITS == 8 && !MINIMUMS), "groups of 16 columns are of 8 bits, and symmetric");
-  for (int m = 0; m < M; ++m) store(sums + m * 64, zero()), store(sums + m * 64 + 16, zero());
-  const char *at = w.at, *row[(M + 2) / 3];
+  enum { SYMMETRIC = DTYPE == SW_INT8 || !MINIMUMS, PARTS_OF_BLOCK = HALVES ? 2 : 1, STEPS = 8 / PARTS_OF_BLOCK };
+  static_assert(!HALVES || !MINIMUMS, "groups of 16 columns are symmetric");
+  const char *at = w.at, *wide = w.wide, *row[(M + 2) / 3];
   for (int i = 0; i < (M + 2) / 3; ++i) row[i] = x + i * 3 * x_stride;
-  F16 scale[PARTS_OF_BLOCK][2], minimum[2];
+  F16 scale[PARTS_OF_BLOCK][2], minimum[2], super[2], super_minimum[2];
   for (int block = 0, left = 0; block < w.blocks; ++block, --left) {
+    if (w.scale_dtype == SW_TWO_LEVELS && block % (SW_SUPER / 32) == 0) {
+      at = take_supers(at, super);
+      if (MINIMUMS) at = take_supers(at, super_minimum);
+    }
     if (left == 0) {
-      for (int part = 0; part < PARTS_OF_BLOCK; ++part) at = take_scales(at, w.scale_dtype, scale[part]);
-      if (MINIMUMS) at = take_scales(at, w.scale_dtype, minimum);
+      for (int part = 0; part < PARTS_OF_BLOCK; ++part) at = take_scales(at, w.scale_dtype, super, scale[part]);
+      if (MINIMUMS) at = take_scales(at, w.scale_dtype, super_minimum, minimum);
       left = w.group_blocks;
     }
+    const char *codes_at = at, *planes = at + 512;
+    P16 plane;
     for (int part = 0; part < PARTS_OF_BLOCK; ++part) {
       I16 whole[M][2];
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
-        whole[m][0] = whole[m][1] = HALVES      ? start_of_half(from, part)
-                                    : SYMMETRIC ? start_of<BITS>(from)
+        whole[m][0] = whole[m][1] = HALVES      ? start_of_half<DTYPE>(from, part)
+                                    : SYMMETRIC ? start_of<DTYPE>(from)
                                                 : no_whole();
       }
       for (int step = part * STEPS; step < (part + 1) * STEPS; ++step) {
-        P16 codes[2][2]; /* rows 0 to 15 and 16 to 31; columns 0 and 1, 2 and 3 */
-        P16 bytes = take_step(at);
-        if (BITS == 4) {
-          codes[0][0] = field<0, 4>(bytes), codes[0][1] = field<8, 4>(bytes);
-          codes[1][0] = field<4, 4>(bytes), codes[1][1] = field<12, 4>(bytes);
-        } else {
-          codes[0][0] = field<0, 8>(bytes), codes[0][1] = field<8, 8>(bytes);
-          bytes = take_step(at);
-          codes[1][0] = field<0, 8>(bytes), codes[1][1] = field<8, 8>(bytes);
-        }
+        P16 codes[2][2];
+        if (WIDE)
+          take_codes<SW_INT8>(wide, nullptr, step, plane, codes);
+        else
+          take_codes<DTYPE>(at, planes, step, plane, codes);
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
@@ -154,54 +219,120 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
         }
       }
     }
+    at = codes_at + sw_codes_bytes(DTYPE);
 #pragma GCC unroll 4
     for (int i = 0; i < (M + 2) / 3; ++i) row[i] += sizeof(CodeBlock);
   }
 }
 
-template <int BITS, bool MINIMUMS, bool HALVES = false>
+template <int DTYPE, bool MINIMUMS, bool HALVES = false>
 struct CodeTiles {
   /* The tile of exactly `rows` rows, 1 to M. */
   template <int M>
   static inline void of(int rows, const char* x, size_t x_stride, const CodeGroups& w, float* sums) {
     if constexpr (M > 0) {
-      if (rows == M)
-        code_tile<BITS, MINIMUMS, HALVES, M>(x, x_stride, w, sums);
-      else
+      if (rows < M)
         of<M - 1>(rows, x, x_stride, w, sums);
+      else if (DTYPE != SW_INT8 && w.wide)
+        code_tile<DTYPE, MINIMUMS, HALVES, DTYPE != SW_INT8, M>(x, x_stride, w, sums);
+      else
+        code_tile<DTYPE, MINIMUMS, HALVES, false, M>(x, x_stride, w, sums);
     }
   }
 };
 
 static void multiply_codes(const sw_weight& weight, const CodeGroups& w, const char* x, size_t x_stride, int rows,
                            float* sums) {
-  if (weight.dtype == SW_INT4 && weight.minimums)
-    CodeTiles<4, true>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
-  else if (weight.dtype == SW_INT4)
-    CodeTiles<4, false>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
-  else if (weight.minimums)
-    CodeTiles<8, true>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
-  else if (sw_has_halves(weight))
-    CodeTiles<8, false, true>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
-  else
-    CodeTiles<8, false>::of<CODE_ROWS>(rows, x, x_stride, w, sums);
+#define SW_TILES(...) CodeTiles<__VA_ARGS__>::of<CODE_ROWS>(rows, x, x_stride, w, sums)
+  bool halves = sw_has_halves(weight), minimums = weight.minimums;
+  switch (weight.dtype) {
+    case SW_INT4:
+      return minimums ? SW_TILES(SW_INT4, true) : SW_TILES(SW_INT4, false);
+    case SW_INT5:
+      return minimums ? SW_TILES(SW_INT5, true) : SW_TILES(SW_INT5, false);
+    case SW_INT6:
+      return SW_TILES(SW_INT6, false, true);
+    case SW_IQ4:
+      return SW_TILES(SW_IQ4, false);
+    case SW_E2M1:
+      return SW_TILES(SW_E2M1, false);
+    default:
+      return minimums ? SW_TILES(SW_INT8, true) : halves ? SW_TILES(SW_INT8, false, true) : SW_TILES(SW_INT8, false);
+  }
+#undef SW_TILES
 }
 
+/* The codes of a step in bytes, as those of 8 bits stand. */
+template <int DTYPE>
+static inline void widen_step(const char*& at, const char* planes, int step, P16& plane, char* to) {
+  P16 codes[2][2];
+  take_codes<DTYPE>(at, planes, step, plane, codes);
+  for (int half = 0; half < 2; ++half) store_pairs(to + half * 64, with_odd_bytes(codes[half][0], codes[half][1]));
+}
+
+template <int DTYPE>
+static void widen_block(const char* at, char* to) {
+  const char* planes = at + 512;
+  P16 plane;
+  for (int step = 0; step < 8; ++step) widen_step<DTYPE>(at, planes, step, plane, to + step * 128);
+}
+
+enum { PANEL = 4096 }; /* columns that are widened at once: 128 KiB stay in the second-level cache */
+
+/* What follows the columns of the panel. */
+static const char* widen_panel(const sw_weight& w, const CodeGroups& panel, char* to) {
+  int supers = w.scale_dtype == SW_TWO_LEVELS, halves = sw_has_halves(w) ? 2 : 1, twice = w.minimums ? 2 : 1;
+  const char* at = panel.at;
+  for (int block = 0; block < panel.blocks; ++block, to += 1024) {
+    if (supers && block % (SW_SUPER / 32) == 0) at += 64 * twice;
+    if (block % panel.group_blocks == 0) at += 32 * scale_bytes_of(w.scale_dtype) * halves * twice;
+    switch (w.dtype) {
+      case SW_INT4: widen_block<SW_INT4>(at, to); break;
+      case SW_INT5: widen_block<SW_INT5>(at, to); break;
+      case SW_INT6: widen_block<SW_INT6>(at, to); break;
+      case SW_IQ4: widen_block<SW_IQ4>(at, to); break;
+      case SW_E2M1: widen_block<SW_E2M1>(at, to); break;
+    }
+    at += sw_codes_bytes(w.dtype);
+  }
+  return at;
+}
+
+enum { TOGETHER = 8 }; /* tiles that pass over a panel, one after another */
+
 static void linear_codes(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
-  alignas(64) float sums[CODE_ROWS * 64];
+  alignas(64) float sums[TOGETHER * CODE_ROWS * 64];
+  alignas(64) char wide[PANEL * 32];
   size_t block_bytes = sw_block_bytes(p.w);
   int rows = row_end - row_begin, tiles = (rows + CODE_ROWS - 1) / CODE_ROWS;
   int tile_rows = tiles ? (rows + tiles - 1) / tiles : 0;
+  int blocks = (p.w.k + 31) / 32, group_blocks = (p.w.group + 31) / 32;
+  /* From four tiles on it pays to take narrow codes apart once for all of them, where panels are whole groups. */
+  bool widens = tiles > 3 && p.w.dtype != SW_INT8 && PANEL / 32 % group_blocks == 0;
+  int panel_blocks = widens ? PANEL / 32 : blocks;
   for (int block = block_begin; block < block_end; ++block) {
-    CodeGroups w = {(const char*)p.w.at + block * block_bytes, (p.w.k + 31) / 32, (p.w.group + 31) / 32,
-                    p.w.scale_dtype};
-    for (int row = row_begin; row < row_end; row += tile_rows) {
-      int count = row_end - row < tile_rows ? row_end - row : tile_rows;
-      multiply_codes(p.w, w, (const char*)p.x + (size_t)row * p.x_stride, p.x_stride, count, sums);
-      if (p.out_dtype == SW_BF16)
-        finish_tile<bf16>(p, sums, row, count, block, 1);
-      else
-        finish_tile<float>(p, sums, row, count, block, 1);
+    const char* widened = nullptr; /* what stands in `wide` */
+    for (int row = row_begin, end; row < row_end; row = end) {
+      end = row + TOGETHER * tile_rows < row_end ? row + TOGETHER * tile_rows : row_end;
+      for (int i = 0; i < end - row; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
+      const char *at = (const char*)p.w.at + block * block_bytes, *next = nullptr;
+      for (int first = 0; first < blocks; first += panel_blocks, at = next) {
+        CodeGroups w = {at, blocks - first < panel_blocks ? blocks - first : panel_blocks, group_blocks,
+                        p.w.scale_dtype, widens ? wide : nullptr};
+        if (widens && widened != at) next = widen_panel(p.w, w, wide), widened = at;
+        const char* x = (const char*)p.x + (size_t)row * p.x_stride + (size_t)first * sizeof(CodeBlock);
+        for (int i = 0; i < end - row; i += tile_rows) {
+          int count = end - row - i < tile_rows ? end - row - i : tile_rows;
+          multiply_codes(p.w, w, x + i * p.x_stride, p.x_stride, count, sums + i * 64);
+        }
+      }
+      for (int i = 0; i < end - row; i += tile_rows) {
+        int count = end - row - i < tile_rows ? end - row - i : tile_rows;
+        if (p.out_dtype == SW_BF16)
+          finish_tile<bf16>(p, sums + i * 64, row + i, count, block, 1);
+        else
+          finish_tile<float>(p, sums + i * 64, row + i, count, block, 1);
+      }
     }
   }
 }
@@ -225,11 +356,8 @@ static void linear(const Product& p, int row_begin, int row_end, int block_begin
 }
 
 /* A row's scale or minimum among its block's 32; returns where what follows them lies. */
-static inline char* put_scale(char* at, int row, const char* scale, size_t bytes) {
-  if (bytes == 2)
-    memcpy(at + row * 2, scale, 2);
-  else
-    memcpy(at + row * 4, scale, 4);
+static inline char* put_scale(char* at, int row, const void* scale, size_t bytes) {
+  memcpy(at + row * bytes, scale, bytes);
   return at + 32 * bytes;
 }
 
@@ -240,27 +368,35 @@ static inline char* put_codes(char* at, int row, int dtype, const uint8_t* codes
     memcpy(steps, codes, 32);
   else
     memcpy(steps, codes, columns);
+  int wide = upper_bits(dtype), together = steps_of_plane(dtype);
   for (int step = 0; step < 8; ++step) {
     uint32_t four = in_place(steps[step]);
     if (dtype == SW_INT8) {
       four ^= 0x80808080u;
       memcpy(at + step * 128 + row * 4, &four, 4);
-    } else {
-      char* pairs = at + step * 64 + row % 16 * 4;
-      uint32_t both;
-      memcpy(&both, pairs, 4);
-      both = row < 16 ? (both & 0xf0f0f0f0u) | four : (both & 0x0f0f0f0fu) | four << 4;
-      memcpy(pairs, &both, 4);
+      continue;
     }
+    char* pairs = at + step * 64 + row % 16 * 4;
+    uint32_t both, low = four & 0x0f0f0f0fu;
+    memcpy(&both, pairs, 4);
+    both = row < 16 ? (both & 0xf0f0f0f0u) | low : (both & 0x0f0f0f0fu) | low << 4;
+    memcpy(pairs, &both, 4);
+    if (wide == 0) continue;
+    char* plane = at + 512 + step / together * 64 + row % 16 * 4;
+    int from = (step % together * 2 + row / 16) * wide;
+    uint32_t upper = four >> 4 & ((1u << wide) - 1) * 0x01010101u, mask = ((1u << wide) - 1) * 0x01010101u << from;
+    memcpy(&both, plane, 4);
+    both = (both & ~mask) | upper << from;
+    memcpy(plane, &both, 4);
   }
-  return at + (dtype == SW_INT4 ? 512 : 1024);
+  return at + sw_codes_bytes(dtype);
 }
 
 /* Rows into the packed layout. codes [rows, code_stride] as in slipway.h; scales and minimums [rows, groups] in
- * the weight's type of scales. */
+ * the weight's type of scales, which has one level. */
 static void pack_codes(const sw_weight& w, const uint8_t* codes, size_t code_stride, const void* scales,
                        const void* minimums, int rows, const int32_t* destination) {
-  size_t scale_bytes = w.scale_dtype == SW_FP16 ? 2 : 4, groups = (w.k + w.group - 1) / w.group;
+  size_t scale_bytes = scale_bytes_of(w.scale_dtype), groups = (w.k + w.group - 1) / w.group;
   int halves = sw_has_halves(w), width = halves ? 32 : w.group;
   const char none[4] = {};
   for (int i = 0; i < rows; ++i) {
@@ -283,35 +419,44 @@ static void pack_codes(const sw_weight& w, const uint8_t* codes, size_t code_str
   }
 }
 
+/* Column c of 32, of one of 32 rows. */
+static inline int code_at(const sw_weight& w, const char* at, int row, int c) {
+  if (w.dtype == SW_INT8) return (uint8_t)at[c / 4 * 128 + row * 4 + place_of(c % 4)] - 128;
+  int pair = (uint8_t)at[c / 4 * 64 + row % 16 * 4 + place_of(c % 4)], code = row < 16 ? pair & 15 : pair >> 4;
+  if (const uint8_t* table = table_of(w.dtype)) return table[code] - 128;
+  if (int wide = upper_bits(w.dtype)) {
+    int step = c / 4, together = steps_of_plane(w.dtype);
+    uint8_t upper = (uint8_t)at[512 + step / together * 64 + row % 16 * 4 + place_of(c % 4)];
+    code |= (upper >> (step % together * 2 + row / 16) * wide & ((1 << wide) - 1)) << 4;
+  }
+  return code - (w.minimums ? 0 : zero_code(w.dtype));
+}
+
 /* One row of W in fp32, times `factor`. */
 static void read_codes(const sw_weight& w, int row, float factor, float* out) {
   int blocks = (w.k + 31) / 32, group_blocks = (w.group + 31) / 32;
   const char* at = (const char*)w.at + row / 32 * sw_block_bytes(w);
   alignas(64) float scale[2][32], minimum[32] = {}; /* of the columns up to 16, and of the others */
+  F16 lanes[2], super[2], super_minimum[2];
   row %= 32;
   for (int block = 0; block < blocks; ++block) {
+    if (w.scale_dtype == SW_TWO_LEVELS && block % (SW_SUPER / 32) == 0) {
+      at = take_supers(at, super);
+      if (w.minimums) at = take_supers(at, super_minimum);
+    }
     if (block % group_blocks == 0) {
-      F16 lanes[2];
       for (int half = 0; half < 2; ++half) {
-        if (half == 0 || sw_has_halves(w)) at = take_scales(at, w.scale_dtype, lanes);
+        if (half == 0 || sw_has_halves(w)) at = take_scales(at, w.scale_dtype, super, lanes);
         store(scale[half], lanes[0]), store(scale[half] + 16, lanes[1]);
       }
       if (w.minimums) {
-        at = take_scales(at, w.scale_dtype, lanes);
+        at = take_scales(at, w.scale_dtype, super_minimum, lanes);
         store(minimum, lanes[0]), store(minimum + 16, lanes[1]);
       }
     }
     int count = w.k - block * 32 < 32 ? w.k - block * 32 : 32;
-    for (int c = 0; c < count; ++c) {
-      int code;
-      if (w.dtype == SW_INT8) {
-        code = (uint8_t)at[c / 4 * 128 + row * 4 + place_of(c % 4)] - 128;
-      } else {
-        int pair = (uint8_t)at[c / 4 * 64 + row % 16 * 4 + place_of(c % 4)];
-        code = (row < 16 ? pair & 15 : pair >> 4) - (w.minimums ? 0 : 8);
-      }
-      out[block * 32 + c] = (scale[c / 16][row] * (float)code + minimum[row]) * factor;
-    }
-    at += w.dtype == SW_INT4 ? 512 : 1024;
+    for (int c = 0; c < count; ++c)
+      out[block * 32 + c] = (scale[c / 16][row] * (float)code_at(w, at, row, c) + minimum[row]) * factor;
+    at += sw_codes_bytes(w.dtype);
   }
 }

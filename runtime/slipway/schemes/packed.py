@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from slipway.load.arrays import ELEMENTS, FP16, FP32, INT8, Array, DType, Floats, Ints
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
-from slipway.load.quantized.tensors import Quantized, Unquantized
+from slipway.load.quantized.tensors import Blocks, Quantized, Unquantized
 from slipway.schemes.scheme import Scheme
-from slipway_kernels.cpu import Packed, PackedCodes, Threads, linear, takes_group
+from slipway_kernels.cpu import Packed, PackedBlocks, PackedCodes, Threads, linear, takes_group
 
 
 class CpuScheme(Scheme):
     """Plain numbers of `dtype`, or where `form` is given integers, multiplied as they are stored.
 
-    Integers are GGUF's Q4 to Q8, AWQ, GPTQ, compressed-tensors' weights, and its W8A8, whose rows are each
-    one group of columns. Their products quantize the rows that they multiply to 16 bits with a scale for each
-    32 columns, which is finer than one for each token. Without `form` what is quantized is dequantized as it
-    is read.
+    Integers are GGUF's, in blocks exactly as the file has them, AWQ, GPTQ, compressed-tensors' weights, and
+    its W8A8, whose rows are each one group of columns. Their products quantize the rows that they multiply to
+    16 bits with a scale for each 32 columns, which is finer than one for each token. Without `form` what is
+    quantized is dequantized as it is read.
     `threads` pack the weights and compute what `apply` is asked for; None leaves it to the caller's own.
     """
 
-    packed: Packed | PackedCodes
+    packed: Packed | PackedBlocks | PackedCodes
 
     def __init__(self, dtype: DType, form: Form | None = None, threads: Threads | None = None) -> None:
         self._dtype = dtype
@@ -31,6 +31,8 @@ class CpuScheme(Scheme):
         """Whether products can read this form packed: its columns are in order, and its groups are taken."""
         if isinstance(form, ScaledForm):
             return form.values == INT8 and form.block is None
+        if form.blocks:
+            return True
         readable = form.bits in (4, 8) and takes_group(form.bits, form.group, form.minimums)
         return readable and not form.order
 
@@ -41,13 +43,20 @@ class CpuScheme(Scheme):
             return
         if isinstance(form, ScaledForm):
             form = GroupedForm(8, shape[1], scales=FP32)
+        if form.blocks:
+            self.packed = PackedBlocks(*shape, form.blocks)
+            return
         wide = form.scales != FP16
         self.packed = PackedCodes(*shape, form.bits, form.group, minimums=form.minimums, wide_scales=wide)
 
     def load(self, rows: Ints, matrix: Array | Quantized) -> None:
         if isinstance(matrix, Unquantized):
             matrix = matrix.quantized(self._threads)
-        if isinstance(self.packed, Packed):
+        if isinstance(self.packed, PackedBlocks):
+            if not isinstance(matrix, Blocks):
+                raise ValueError(f"Other numbers came where blocks of {self._form} were promised.")
+            self.packed.load_rows(matrix.rows, rows, self._threads)
+        elif isinstance(self.packed, Packed):
             source = matrix.source() if isinstance(matrix, Quantized) else matrix
             self.packed.load_rows(source, rows, self._threads)
         elif isinstance(matrix, Quantized):

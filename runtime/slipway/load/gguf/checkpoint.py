@@ -13,7 +13,7 @@ from slipway.load.errors import LoadError
 from slipway.load.gguf.config import model_config, source_dtype
 from slipway.load.gguf.dequantize import dequantize
 from slipway.load.gguf.families import family
-from slipway.load.gguf.grouped import FORMS, grouped
+from slipway.load.gguf.grouped import FORMS, blocks
 from slipway.load.gguf.header import Header, TensorEntry, read
 from slipway.load.mapped import MappedFile
 from slipway.load.progress import Progress
@@ -79,9 +79,9 @@ class GgufCheckpoint:
                     vector: Array = kept.of(self._restored(entry, rows, shape, dtype))
                     return vector
                 part = np.ascontiguousarray(rows[kept.rows])
-                place = len(part), shape[1]
                 if _stays_packed(entry):
-                    return grouped(entry.type, part.reshape(-1), place).cut(Cut(columns=cut.columns))
+                    return blocks(entry.type.name, part).cut(Cut(columns=cut.columns))
+                place = len(part), shape[1]
                 return self._restored(entry, part, place, dtype)[:, cut.columns]
 
             yield name, Stored(shape, read)

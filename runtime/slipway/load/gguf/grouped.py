@@ -6,16 +6,17 @@ Layouts and formulas are ggml's (ggml/src/ggml-common.h, ggml-quants.c).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from slipway.load.arrays import FP32, UINT8, Array, Floats
-from slipway.load.gguf.types import GgmlType
 from slipway.load.quantized.form import GroupedForm
-from slipway.load.quantized.tensors import Grouped
+from slipway.load.quantized.tensors import Blocks, Grouped
 
-FORMS = {
+_FORMS = {
     "Q4_0": GroupedForm(4, 32),
     "Q4_1": GroupedForm(4, 32, minimums=True),
     "Q5_0": GroupedForm(8, 32),
@@ -28,8 +29,9 @@ FORMS = {
     "IQ4_XS": GroupedForm(8, 32, scales=FP32),
     "MXFP4": GroupedForm(8, 32, scales=FP32),
 }
-"""Each type's. Five and six bits, and four that number the entries of a table, are held in eight. A scale is
-in fp32 where it is the product of two numbers."""
+FORMS = {name: replace(form, blocks=name) for name, form in _FORMS.items()}
+"""Each type's, as who does not pack the blocks themselves holds it: five and six bits, and four that number
+the entries of a table, in eight; a scale in fp32 where it is the product of two numbers."""
 
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 _E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
@@ -61,14 +63,19 @@ class _Parts(NamedTuple):
     minimums: Array | None = None
 
 
-def grouped(kind: GgmlType, raw: Array, shape: tuple[int, int]) -> Grouped:
+def blocks(name: str, rows: Array) -> Blocks:
+    """A matrix of a type in `FORMS`; rows [n, bytes of a row] uint8."""
+    return Blocks(name, rows, partial(grouped, name))
+
+
+def grouped(name: str, raw: Array, shape: tuple[int, int]) -> Grouped:
     """The integers and scales of a matrix, to the bit.
 
     raw    [n · k / block_size · block_bytes] uint8, whole blocks of a type in `FORMS`
     shape  (n, k)
     """
-    form = FORMS[kind.name]
-    parts = _PARTS.get(kind.name, _small)(kind.name, raw.view(_RECORDS[kind.name]))
+    form = FORMS[name]
+    parts = _PARTS.get(name, _small)(name, raw.view(_RECORDS[name]))
     minimums = None if parts.minimums is None else parts.minimums.reshape(shape[0], -1)
     scales = parts.scales.reshape(shape[0], -1)
     return Grouped(form.bits, form.group, parts.codes.reshape(shape), scales, minimums)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeGuard
 
 import numpy as np
 
 from slipway.load.arrays import FP16, DType, Ints
 from slipway.load.cut import ALL, Part, numbered, regrouped
+from slipway_kernels.cpu import BLOCK_TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class GroupedForm:
     minimums     whether there are any
     scales       their type
     order        bytes of `Grouped.order` (act-order); none: the columns stand in order
+    blocks       the block type of GGUF in which they come
     """
 
     bits: int
@@ -26,6 +28,7 @@ class GroupedForm:
     minimums: bool = False
     scales: DType = FP16
     order: bytes = b""
+    blocks: str = ""
     steps: ClassVar = (1, 1)
     """Rows and columns that a cut must not part."""
 
@@ -49,7 +52,16 @@ class GroupedForm:
             return self
         end = columns.stop if isinstance(columns, slice) else columns.max() + 1
         group, _ = regrouped(self.groups_of(numbered(columns, end)))
-        return replace(self, group=group, order=b"")
+        blocks = self.blocks if self.blocks and whole_blocks(columns, self.blocks) else ""
+        return replace(self, group=group, order=b"", blocks=blocks)
+
+
+def whole_blocks(columns: Part, name: str) -> TypeGuard[slice]:
+    """Whether these columns of a matrix are whole blocks of a type of GGUF, one after another."""
+    if not isinstance(columns, slice):
+        return False
+    size = BLOCK_TYPES[name].columns
+    return columns.step in (None, 1) and not (columns.start or 0) % size and not (columns.stop or 0) % size
 
 
 @dataclass(frozen=True, slots=True)

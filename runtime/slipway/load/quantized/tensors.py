@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,8 +23,8 @@ from slipway.load.arrays import (
     rounded,
 )
 from slipway.load.cut import ALL, Cut, Part, numbered, regrouped
-from slipway.load.quantized.form import Form, GroupedForm
-from slipway_kernels.cpu import Threads
+from slipway.load.quantized.form import Form, GroupedForm, whole_blocks
+from slipway_kernels.cpu import BLOCK_TYPES, Threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,46 @@ class Grouped:
     def dequantized(self, dtype: DType) -> Array:
         """[n, k], its columns in the original order."""
         return converted(self.source(), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Rows of a block type of GGUF as the file has them, for who packs these; others take what they mean.
+
+    name    of the type, one of `BLOCK_TYPES`
+    rows    [n, bytes of a row] uint8
+    decode  what whole rows of so many columns mean
+    """
+
+    name: str
+    rows: Array
+    decode: Callable[[Array, tuple[int, int]], Grouped]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        kind = BLOCK_TYPES[self.name]
+        return len(self.rows), self.rows.shape[1] // kind.nbytes * kind.columns
+
+    def cut(self, cut: Cut) -> Blocks | Grouped:
+        """These rows and columns; of columns that are no whole blocks, what they mean."""
+        part = replace(self, rows=self.rows[cut.rows])
+        if not whole_blocks(cut.columns, self.name):
+            return part.grouped().cut(Cut(columns=cut.columns))
+        kind, (first, last, _) = BLOCK_TYPES[self.name], cut.columns.indices(self.shape[1])
+        return replace(
+            part, rows=part.rows[:, first // kind.columns * kind.nbytes : last // kind.columns * kind.nbytes]
+        )
+
+    def grouped(self) -> Grouped:
+        return self.decode(np.ascontiguousarray(self.rows).reshape(-1), self.shape)
+
+    def source(self) -> Source:
+        """What a packer reads."""
+        return self.grouped().source()
+
+    def dequantized(self, dtype: DType) -> Array:
+        """[n, k]"""
+        return self.grouped().dequantized(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +186,7 @@ class Unquantized:
         return self.quantized().dequantized(dtype)
 
 
-Quantized = Grouped | Scaled | Unquantized
+Quantized = Grouped | Blocks | Scaled | Unquantized
 
 
 def in_type(matrix: Array | Quantized, dtype: DType) -> Array:

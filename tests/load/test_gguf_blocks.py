@@ -1,0 +1,124 @@
+"""Blocks of GGUF, packed from their bytes: to the bit what their numbers give with a scale for each group."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from packed_forms import BY_NAME
+from packed_forms import blocks as drawn
+from slipway.load.arrays import FP16, FP32, Array
+from slipway.load.cut import Cut
+from slipway.load.gguf.grouped import FORMS, blocks
+from slipway.load.quantized.tensors import Blocks, Grouped
+from slipway_kernels.cpu import BLOCK_TYPES, PackedBlocks, PackedCodes, Threads, linear
+
+N, K = 70, 512
+ROWS = (1, 2, 3, 4, 5, 6, 7, 12, 13, 40)
+
+
+def matrix(name: str, n: int = N, k: int = K) -> Array:
+    """[n, bytes of a row]"""
+    rows = drawn(name, (n, k), name)
+    if name == "MXFP4":  # exponents whose numbers are finite, the smallest among them
+        rows.reshape(-1, 17)[:, 0] %= 250
+    return rows
+
+
+def codes(name: str, raw: Array) -> PackedCodes:
+    """As integers with a scale in fp16 or fp32 for each group."""
+    parts = blocks(name, raw).grouped()
+    form = FORMS[name]
+    packed = PackedCodes(
+        *parts.shape, form.bits, form.group, minimums=form.minimums, wide_scales=form.scales != FP16
+    )
+    packed.load_rows(parts.codes, parts.scales, parts.minimums)
+    return packed
+
+
+def packed(name: str, raw: Array, **how: object) -> PackedBlocks:
+    found = PackedBlocks(len(raw), blocks(name, raw).shape[1], name)
+    found.load_rows(raw, **how)  # type: ignore[arg-type]
+    return found
+
+
+def same(a: Array, b: Array) -> bool:
+    return a.tobytes() == b.tobytes()
+
+
+def test_every_type_that_products_read_is_known() -> None:
+    assert BLOCK_TYPES.keys() == FORMS.keys()
+    for name, kind in BLOCK_TYPES.items():
+        assert (kind.columns, kind.nbytes) == (BY_NAME[name].block_size, BY_NAME[name].block_bytes)
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_numbers_and_products_are_those_of_the_file(name: str) -> None:
+    raw = matrix(name)
+    ours, theirs = packed(name, raw), codes(name, raw)
+    numbers = ours.rows(np.arange(N, dtype=np.int32))
+    assert np.isfinite(numbers).all()
+    assert len(np.unique(numbers)) > 100
+    assert np.array_equal(numbers, blocks(name, raw).dequantized(FP32))
+    x = np.random.default_rng(0).standard_normal((max(ROWS), K), np.float32)
+    for rows in ROWS:
+        assert same(linear(x[:rows], ours), linear(x[:rows], theirs)), rows
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q5_1", "Q6_K", "IQ4_XS", "MXFP4"])
+def test_rows_too_long_to_be_widened_at_once_are_as_others(name: str) -> None:
+    raw = matrix(name, 33, 2 * 4096 + 256)
+    ours, theirs = packed(name, raw), codes(name, raw)
+    x = np.random.default_rng(0).standard_normal((100, 2 * 4096 + 256), np.float32)
+    for rows in (1, 40, 100):
+        assert same(linear(x[:rows], ours), linear(x[:rows], theirs)), rows
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_they_take_little_more_than_the_file(name: str) -> None:
+    raw = matrix(name, 64, 1024)
+    assert raw.nbytes <= packed(name, raw).nbytes <= raw.nbytes + 64 * 1024 / 8 / 8
+
+
+@pytest.mark.parametrize("name", BLOCK_TYPES)
+def test_rows_go_where_they_are_told_on_any_number_of_threads(name: str) -> None:
+    raw = matrix(name, 300)
+    places = np.random.default_rng(0).permutation(320)[:300].astype(np.int32)
+    alone, together = (PackedBlocks(320, K, name) for _ in range(2))
+    for weight in (alone, together):
+        weight.load_rows(raw[::-1], places)  # which others take the places of
+    alone.load_rows(raw, places)
+    together.load_rows(raw, np.sort(places), Threads(3))
+    together.load_rows(raw, places, Threads(3))
+    assert same(alone.rows(places), packed(name, raw).rows(np.arange(300, dtype=np.int32)))
+    every = np.arange(320, dtype=np.int32)
+    unsaid = np.setdiff1d(every, places)
+    assert same(alone.rows(places), together.rows(places))
+    assert not alone.rows(unsaid).any()
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "IQ4_XS", "Q4_1", "MXFP4"])
+def test_columns_of_whole_blocks_stay_blocks(name: str) -> None:
+    whole, size = blocks(name, matrix(name)), BLOCK_TYPES[name].columns
+    numbers = whole.dequantized(FP32)
+    assert whole.cut(Cut(slice(3, 50))).shape == (47, K)
+    for columns in (slice(0, size), slice(size, K), slice(0, K), slice(size, 2 * size)):
+        part = whole.cut(Cut(slice(3, 50), columns))
+        assert isinstance(part, Blocks)
+        assert same(part.dequantized(FP32), np.ascontiguousarray(numbers[3:50, columns]))
+        assert FORMS[name].cut(columns).blocks == name
+    for columns in (slice(0, 16), slice(16, 48), slice(0, K, 2), np.arange(32, 0, -1, dtype=np.int32)):
+        part = whole.cut(Cut(slice(3, 50), columns))
+        assert isinstance(part, Grouped)
+        assert same(part.dequantized(FP32), np.ascontiguousarray(numbers[3:50, columns]))
+        assert FORMS[name].cut(columns).blocks == ""
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    weight = PackedBlocks(32, 256, "Q4_K")
+    with pytest.raises(ValueError, match="256 columns have rows of 144 bytes"):
+        weight.load_rows(np.zeros((32, 128), np.uint8))
+    with pytest.raises(ValueError, match="do not fit a weight of 32 rows"):
+        weight.load_rows(np.zeros((1, 144), np.uint8), np.array([32], np.int32))
+    with pytest.raises(ValueError, match="no whole blocks of 256"):
+        PackedBlocks(32, 288, "Q6_K")
