@@ -20,9 +20,9 @@ class Core:
 
 
 def cores(allowed: AbstractSet[int], system: Path = SYSTEM) -> list[Core]:
-    """Those of which some hyperthread is allowed, with these alone: by node, then by number.
+    """The cores of the allowed processors, by node and then by number. Other hyperthreads are left out.
 
-    What Linux does not tell, as in some sandboxes, counts as one node, and as cores of one hyperthread.
+    Some sandboxes hide the topology: then there is one node, and each processor is a core.
     """
     nodes = _nodes(system)
     found: dict[tuple[int, ...], set[int]] = {}

@@ -109,7 +109,7 @@ def test_only_chosen_experts_are_work_and_it_is_even(rows: int, blocks: int, thr
         assert count > 0
         found[expert] += count * part
     assert found == [count * blocks for count in pairs]
-    # Few rows read weights, whoever shares them; many compute.
+    # A step with few rows is bound by reading weights, one with many by arithmetic.
     work = (part * (count if rows > 32 else 1) for _, count, part in units)
     assert unevenness(work, threads) <= EVEN
 

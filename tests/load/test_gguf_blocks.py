@@ -36,9 +36,9 @@ def codes(name: str, raw: Array) -> PackedCodes:
     return packed
 
 
-def packed(name: str, raw: Array, **how: object) -> PackedBlocks:
+def packed(name: str, raw: Array) -> PackedBlocks:
     found = PackedBlocks(len(raw), blocks(name, raw).shape[1], name)
-    found.load_rows(raw, **how)  # type: ignore[arg-type]
+    found.load_rows(raw)
     return found
 
 

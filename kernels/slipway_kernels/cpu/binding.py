@@ -21,8 +21,11 @@ Ints = NDArray[np.int32]
 Masks = Mapping[int, NDArray[np.uint32]]
 """By a request's place in a step: [rows that draw, ceil(vocab / 32)] bits, one a token that may be drawn."""
 
-DTYPES = {"fp32": 0, "bf16": 1, "fp16": 2, "int4": 3, "int8": 4, "e4m3": 5, "e5m2": 6}
-DTYPES |= {"int5": 7, "int6": 8, "iq4": 9, "e2m1": 10, "two levels": 16, "e8m0": 17}
+DTYPES = {
+    **{"fp32": 0, "bf16": 1, "fp16": 2, "int4": 3, "int8": 4, "e4m3": 5, "e5m2": 6},
+    **{"int5": 7, "int6": 8, "iq4": 9, "e2m1": 10, "two levels": 16, "e8m0": 17},
+}
+"""The last two are of scales alone."""
 ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "tanh": 5}
 
 DRAWN = np.dtype([("token", "i4"), ("failed", "i4"), ("logprob", "f4"), ("rank", "i4")])

@@ -40,7 +40,7 @@ inline F16 load_powers(const uint8_t* p) {
   __m512i b = _mm512_add_epi32(_mm512_sub_epi32(e, half), _mm512_set1_epi32(63));
   return _mm512_castsi512_ps(_mm512_slli_epi32(a, 23)) * _mm512_castsi512_ps(_mm512_slli_epi32(b, 23));
 }
-/* Of each byte the BITS from SHIFT on, and from bit 4 on the WIDE of `upper` that stand there at bit FROM. */
+/* Each byte has four bits of v, those from SHIFT on, and above them WIDE bits of `upper`, those from FROM on. */
 template <int SHIFT, int FROM, int WIDE>
 inline P16 joined(P16 v, P16 upper) {
   v = _mm512_and_si512(_mm512_srli_epi32(v, SHIFT), _mm512_set1_epi8(15));
@@ -50,7 +50,7 @@ inline P16 joined(P16 v, P16 upper) {
 }
 template <int BITS>
 inline P16 shifted_down(P16 v) { return _mm512_srli_epi32(v, BITS); }
-/* Of words below 256 the bytes, those of `odd` above. */
+/* Words of two bytes each: the lower from `even`, the upper from `odd`, whose words are below 256. */
 inline P16 with_odd_bytes(P16 even, P16 odd) { return _mm512_or_si512(even, _mm512_slli_epi32(odd, 8)); }
 inline void store_pairs(char* p, P16 v) { _mm512_storeu_si512(p, v); }
 /* The entries of a table that the low or the high halves of all bytes number. */

@@ -62,9 +62,9 @@ def apart() -> Iterator[None]:
 
 
 def spread(nodes: Sequence[Sequence[int]]) -> None:
-    """Let what is touched ahead lie in turns on these nodes of memory, each named by processors beside it.
+    """Spread memory that is touched ahead over these nodes, a huge page on each in turn.
 
-    With one, all of it lies there. Without any, where the thread happens to run that touches it.
+    nodes   the processors of each; with none, memory lies where the touching thread happens to run
     """
     cpus, counts = ints([cpu for node in nodes for cpu in node]), ints([len(node) for node in nodes])
     library().sw_memory_spread(len(nodes), address(counts), address(cpus))

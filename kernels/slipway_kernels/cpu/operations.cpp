@@ -252,7 +252,7 @@ bool RopeAndStore::run(Worker& worker) const {
   return true;
 }
 
-/* Calls visit(share, sequence, unit) for the units that this thread claims, of which each share has `units(share)`. */
+/* Each share has units(share) units. This calls visit(share, sequence, unit) for those that the thread claims. */
 template <class Units, class Visit>
 static void each_unit(Worker& worker, int group, const AttentionPlan& plan, Units units, Visit visit) {
   const Program& p = worker.program;

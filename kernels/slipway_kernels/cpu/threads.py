@@ -12,8 +12,10 @@ class Threads:
     """The kernels' own threads; the caller of a step is the first of them. They sleep between steps."""
 
     def __init__(self, count: int, cpus: Sequence[int] = ()) -> None:
-        """cpus: a processor for each, where they stay; none: the system moves them as it likes. The caller's
-        thread is the caller's business."""
+        """cpus: a processor for each thread, where it stays; none: the system moves them as it likes.
+
+        The caller is on the first of them during a step, and free between steps.
+        """
         if cpus and len(cpus) != count:
             raise ValueError(f"{count} threads cannot have {len(cpus)} processors: name one for each.")
         if count < 1:

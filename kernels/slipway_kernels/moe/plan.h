@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <vector>
 
-/* The experts that some row has chosen, in order. Nobody looks at the others: of 128 experts one row chooses 8. */
+/* The experts that some row has chosen, in order. The others are no work: of 128 experts a row chooses 8. */
 struct ExpertPlan {
   enum { UNITS_OF_A_THREAD = 8, MOST_BLOCKS = 4, LEAST_ROWS = 48 };
 
@@ -24,8 +24,8 @@ struct ExpertPlan {
       if (offsets[e + 1] > offsets[e]) shares.push_back({e, offsets[e], offsets[e + 1] - offsets[e]});
   }
 
-  /* A product with weights of so many blocks is cut into units of some blocks and some rows, small enough for an even
-   * finish; the few rows of a decoding step are never cut. */
+  /* How a product is cut: each unit has some blocks of the weights and some rows, so few that all threads finish at
+   * about the same time. The few rows of a decoding step are never cut. */
   struct Cut {
     int columns, blocks, rows; /* blocks and rows of a unit at most */
     int parts(const Share& share) const { return (share.rows + rows - 1) / rows; }

@@ -53,12 +53,14 @@ def settle(config: EngineConfig) -> list[str]:
 def bound(
     every: Sequence[Core], lists: Sequence[Sequence[int]], parts: int, part: int, threads: int | None
 ) -> Placement:
-    """By a list of processors for each part, in the order of its threads. Ranks of one stage have the same
-    number of threads, so that the shortest list counts."""
-    count = threads or min(map(len, lists[:parts]))
+    """By a list of processors for each part, in the order of its threads.
+
+    Ranks of one stage need the same number of threads, so the shortest list sets it.
+    """
+    shortest = min(map(len, lists[:parts]))
+    count = threads or shortest
     by_cpu = {cpu: core for core in every for cpu in core.cpus}
     missing = [cpu for one in lists[:parts] for cpu in one if cpu not in by_cpu]
-    shortest = min(map(len, lists[:parts]))
     if len(lists) < parts:
         why = f"it lists the processors of {len(lists)}, and {parts} engines or ranks share this machine"
     elif missing:

@@ -71,11 +71,11 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Rows of a block type of GGUF as the file has them, for who packs these; others take what they mean.
+    """Rows of a block type of GGUF as the file has them. A scheme packs them as they are, or takes `grouped`.
 
     name    of the type, one of `BLOCK_TYPES`
     rows    [n, bytes of a row] uint8
-    decode  what whole rows of so many columns mean
+    decode  makes the integers and scales of a matrix from its bytes and its shape
     """
 
     name: str
