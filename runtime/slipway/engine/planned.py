@@ -162,9 +162,14 @@ def read_libraries(device: str) -> None:
         loader(device)
 
 
+def on_host(config: EngineConfig) -> bool:
+    """Whether this host's processors will compute the model; before anything has looked for a device."""
+    return config.device == "cpu" or not driver.loaded()
+
+
 def to_be_read(config: EngineConfig) -> int:
     """Bytes of weights that will lie in this process's memory; none where they go to a device."""
-    if config.device != "cpu" and driver.loaded():
+    if not on_host(config):
         return 0
     models = [config.model, *([config.draft.model] if config.draft and config.draft.model else [])]
     return sum(map(stored_bytes, models)) // Mesh.of(config).size

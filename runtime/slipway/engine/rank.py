@@ -40,7 +40,7 @@ from slipway.engine.link import (
     WarmUp,
 )
 from slipway.engine.plan import StepPlan, read_masks
-from slipway.engine.planned import StartProgress, loader, planned, read_libraries
+from slipway.engine.planned import StartProgress, loader, on_host, planned, read_libraries
 from slipway.engine.start import describe
 from slipway.envs import read
 from slipway.exits import ENGINE_DIED, INTERNAL_ERROR
@@ -68,7 +68,8 @@ def main() -> int:
     of = f"{config.name}, " if config.is_one_of_several else ""
     begin(config.log_config_file, read(os.environ), f"[{of}{name}] ")
     read_libraries(config.device)
-    settle(config)
+    if on_host(config):
+        settle(config)
     Heartbeats({0: socket.socket(fileno=beats)}, _alone)
     link: Link[ToRank] = Link(socket.socket(fileno=control), ToRank)
     return Member(config, link, memory, neighbours((before, behind), mesh, config.rank)).serve()

@@ -31,7 +31,7 @@ from slipway.engine.messages import Failed, Memory, Part, Ready
 from slipway.engine.page_pool import PagePool
 from slipway.engine.pipelined import PipelinedWorker
 from slipway.engine.placed import placed
-from slipway.engine.planned import StartProgress, loader, planned, read_libraries, to_be_read
+from slipway.engine.planned import StartProgress, loader, on_host, planned, read_libraries, to_be_read
 from slipway.engine.profile import ProfiledWorker, Profiler, Recorder, StepRecorder
 from slipway.engine.prompt_adapters import PromptAdapters
 from slipway.engine.ranked import RankedWorker, load_in_turn
@@ -160,7 +160,7 @@ class Start:
         if team is not None:
             progress.check = team.check
         progress("load", 0, 0)
-        warnings = settle(config)
+        warnings = settle(config) if on_host(config) else []
         with reserved(to_be_read(config)):
             config, plan = planned(config, progress)
             progress.memory = at_start.estimated(config, plan, token_ids_of(config))

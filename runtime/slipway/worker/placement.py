@@ -43,8 +43,6 @@ def placement(config: EngineConfig) -> Placement:
 
 def settle(config: EngineConfig) -> list[str]:
     """Have memory lie near the threads of this process; what there is to warn of."""
-    if config.device != "cpu":
-        return []
     own = placement(config)
     spread(own.nodes)
     return [own.warning] if own.warning else []
