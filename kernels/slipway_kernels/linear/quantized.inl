@@ -233,8 +233,8 @@ struct CodeTiles {
     if constexpr (M > 0) {
       if (rows < M)
         of<M - 1>(rows, x, x_stride, w, sums);
-      else if (DTYPE != SW_INT8 && w.wide)
-        code_tile<DTYPE, MINIMUMS, HALVES, DTYPE != SW_INT8, M>(x, x_stride, w, sums);
+      else if (upper_bits(DTYPE) > 0 && w.wide)
+        code_tile<DTYPE, MINIMUMS, HALVES, (upper_bits(DTYPE) > 0), M>(x, x_stride, w, sums);
       else
         code_tile<DTYPE, MINIMUMS, HALVES, false, M>(x, x_stride, w, sums);
     }
@@ -286,13 +286,10 @@ static const char* widen_panel(const sw_weight& w, const CodeGroups& panel, char
   for (int block = 0; block < panel.blocks; ++block, to += 1024) {
     if (supers && block % (SW_SUPER / 32) == 0) at += 64 * twice;
     if (block % panel.group_blocks == 0) at += 32 * scale_bytes_of(w.scale_dtype) * halves * twice;
-    switch (w.dtype) {
-      case SW_INT4: widen_block<SW_INT4>(at, to); break;
-      case SW_INT5: widen_block<SW_INT5>(at, to); break;
-      case SW_INT6: widen_block<SW_INT6>(at, to); break;
-      case SW_IQ4: widen_block<SW_IQ4>(at, to); break;
-      case SW_E2M1: widen_block<SW_E2M1>(at, to); break;
-    }
+    if (w.dtype == SW_INT5)
+      widen_block<SW_INT5>(at, to);
+    else
+      widen_block<SW_INT6>(at, to);
     at += sw_codes_bytes(w.dtype);
   }
   return at;
@@ -307,8 +304,9 @@ static void linear_codes(const Product& p, int row_begin, int row_end, int block
   int rows = row_end - row_begin, tiles = (rows + CODE_ROWS - 1) / CODE_ROWS;
   int tile_rows = tiles ? (rows + tiles - 1) / tiles : 0;
   int blocks = (p.w.k + 31) / 32, group_blocks = (p.w.group + 31) / 32;
-  /* From four tiles on it pays to take narrow codes apart once for all of them, where panels are whole groups. */
-  bool widens = tiles > 3 && p.w.dtype != SW_INT8 && PANEL / 32 % group_blocks == 0;
+  /* From four tiles on it pays to take codes of 5 and 6 bits apart once for all of them, where panels are whole groups.
+   * Those of four bits are had from a register sooner than their bytes from the cache (16 rows on Zen 3: by 14 %). */
+  bool widens = tiles > 3 && upper_bits(p.w.dtype) > 0 && PANEL / 32 % group_blocks == 0;
   int panel_blocks = widens ? PANEL / 32 : blocks;
   for (int block = block_begin; block < block_end; ++block) {
     const char* widened = nullptr; /* what stands in `wide` */
