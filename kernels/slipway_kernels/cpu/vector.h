@@ -35,6 +35,13 @@ inline P16 splat_pair(const bf16* p) {
   memcpy(&pair, p, 4);
   return _mm512_set1_epi32(pair);
 }
+/* The same, read again each time. The compiler would compute halves of it before they come to the vector, over the slow
+ * way from the integer side, or keep it in a register that sums need. */
+inline P16 splat_pair_again(const bf16* p) {
+  P16 v;
+  __asm__ volatile("vpbroadcastd %1, %0" : "=v"(v) : "m"(*(const int32_t(*)[1])p));
+  return v;
+}
 inline F16 low_half(P16 v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
 inline F16 high_half(P16 v) {
   return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000)));
@@ -45,7 +52,6 @@ inline F16 load(const bf16* p) {
 }
 #if defined(__AVX512BF16__)
 inline void store(bf16* p, F16 v) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(v)); }
-inline F16 dot(F16 sum, P16 a, P16 b) { return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a); }
 #else
 inline void store(bf16* p, F16 v) {
   __m512i bits = _mm512_castps_si512(v);
@@ -54,9 +60,6 @@ inline void store(bf16* p, F16 v) {
   __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
   rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
-}
-inline F16 dot(F16 sum, P16 a, P16 b) {
-  return fma(high_half(a), high_half(b), fma(low_half(a), low_half(b), sum));
 }
 #endif
 
@@ -147,12 +150,28 @@ inline P16 splat_pair(const bf16* p) {
   SW_EACH_PART r.part[i] = pair - (Words){};
   return r;
 }
-inline F16 dot(F16 sum, P16 a, P16 b) {
-  return fma(high_half(a), high_half(b), fma(low_half(a), low_half(b), sum));
+inline P16 splat_pair_again(const bf16* p) {
+#if defined(__AVX2__)
+  P16 r;
+  __asm__ volatile("vpbroadcastd %1, %0" : "=x"(r.part[0]) : "m"(*(const int32_t(*)[1])p));
+  SW_EACH_PART r.part[i] = r.part[0];
+  return r;
+#else
+  return splat_pair(p);
+#endif
 }
 
 #endif
 
+/* The same as fma. Where sums fill the registers, the compiler must not put the result into another than the sum's. */
+inline F16 fma_in_place(F16 a, F16 b, F16 sum) {
+#if defined(__AVX512F__) || !defined(__AVX2__)
+  return fma(a, b, sum);
+#else
+  SW_EACH_PART __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum.part[i]) : "x"(a.part[i]), "x"(b.part[i]));
+  return sum;
+#endif
+}
 inline F16 zero() { return splat(0.0f); }
 alignas(64) static const float lane_number[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 inline float widen(float v) { return v; }
@@ -169,22 +188,38 @@ inline void narrow(float v, bf16* out) {
   *out = (bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
-/* What one step of a product over K takes from each side: a bf16 pair or one fp32. */
+/* What one step of a product over K takes from each side: one fp32, or a pair of bf16 in one part or one after the
+ * other. A sum takes the parts in order. The left side of several parts may be fp32 that was bf16. */
 template <class T>
 struct Operand;
 template <>
 struct Operand<float> {
-  enum { STEP = 1 };
+  enum { STEP = 1, PARTS_OF_STEP = 1 };
   typedef F16 Value;
-  static inline Value row(const float* p) { return load(p); }
-  static inline Value broadcast(const float* p) { return splat(*p); }
+  static inline Value row(const float* p, int) { return load(p); }
+  static inline Value broadcast(const float* p, int) { return splat(*p); }
   static inline F16 accumulate(F16 sum, Value a, Value b) { return fma(a, b, sum); }
 };
+#if defined(__AVX512BF16__)
 template <>
 struct Operand<bf16> {
-  enum { STEP = 2 };
+  enum { STEP = 2, PARTS_OF_STEP = 1 };
   typedef P16 Value;
-  static inline Value row(const bf16* p) { return load_pairs(p); }
-  static inline Value broadcast(const bf16* p) { return splat_pair(p); }
-  static inline F16 accumulate(F16 sum, Value a, Value b) { return dot(sum, a, b); }
+  static inline Value row(const bf16* p, int) { return load_pairs(p); }
+  static inline Value broadcast(const bf16* p, int) { return splat_pair(p); }
+  static inline F16 accumulate(F16 sum, Value a, Value b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a);
+  }
 };
+#else
+template <>
+struct Operand<bf16> {
+  enum { STEP = 2, PARTS_OF_STEP = 2 };
+  typedef F16 Value;
+  static inline Value half(P16 v, int second) { return second ? high_half(v) : low_half(v); }
+  static inline Value row(const bf16* p, int part) { return half(load_pairs(p), part); }
+  static inline Value broadcast(const bf16* p, int part) { return half(splat_pair_again(p), part); }
+  static inline Value broadcast(const float* p, int part) { return splat(p[part]); }
+  static inline F16 accumulate(F16 sum, Value a, Value b) { return fma_in_place(a, b, sum); }
+};
+#endif

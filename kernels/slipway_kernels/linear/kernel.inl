@@ -20,8 +20,8 @@ struct Groups {
 };
 
 /* out[M][G · 16] (+)= x[M] · w, `steps` steps of K. */
-template <class T, int M, int G>
-__attribute__((noinline)) static void tile(const T* x, size_t x_stride, const Groups<T>& w, int first, int steps,
+template <class T, int M, int G, class X>
+__attribute__((noinline)) static void tile(const X* x, size_t x_stride, const Groups<T>& w, int first, int steps,
                                            float* out, size_t out_stride, int resume) {
   typedef Operand<T> O;
   F16 sum[M][G];
@@ -34,22 +34,26 @@ __attribute__((noinline)) static void tile(const T* x, size_t x_stride, const Gr
 #pragma GCC unroll 4
   for (int g = 0; g < G; ++g) at[g] = w.at[first + g], stride[g] = w.stride[first + g];
   /* One pointer for three rows: the address forms of x86 reach row, row + stride and row + 2 · stride. */
-  const T* row[(M + 2) / 3];
+  const X* row[(M + 2) / 3];
 #pragma GCC unroll 4
   for (int i = 0; i < (M + 2) / 3; ++i) row[i] = x + i * 3 * x_stride;
   for (int step = 0; step < steps; ++step) {
-    typename O::Value b[G];
+#pragma GCC unroll 2
+    for (int part = 0; part < O::PARTS_OF_STEP; ++part) {
+      typename O::Value b[G];
+#pragma GCC unroll 4
+      for (int g = 0; g < G; ++g) b[g] = O::row(at[g], part);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) {
+        typename O::Value a = O::broadcast(row[m / 3] + (m % 3) * x_stride, part);
+#pragma GCC unroll 4
+        for (int g = 0; g < G; ++g) sum[m][g] = O::accumulate(sum[m][g], a, b[g]);
+      }
+    }
 #pragma GCC unroll 4
     for (int g = 0; g < G; ++g) {
-      b[g] = O::row(at[g]);
       __builtin_prefetch((const char*)at[g] + SW_PREFETCH);
       at[g] += stride[g];
-    }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) {
-      typename O::Value a = O::broadcast(row[m / 3] + (m % 3) * x_stride);
-#pragma GCC unroll 4
-      for (int g = 0; g < G; ++g) sum[m][g] = O::accumulate(sum[m][g], a, b[g]);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < (M + 2) / 3; ++i) row[i] += O::STEP;
@@ -63,8 +67,8 @@ __attribute__((noinline)) static void tile(const T* x, size_t x_stride, const Gr
 template <class T>
 struct Tiles {
   /* The tile of exactly `rows` rows, 1 to M. */
-  template <int M, int G>
-  static inline void of(int rows, const T* x, size_t x_stride, const Groups<T>& w, int first, int steps,
+  template <int M, int G, class X>
+  static inline void of(int rows, const X* x, size_t x_stride, const Groups<T>& w, int first, int steps,
                         float* out, size_t out_stride, int resume) {
     if constexpr (M > 0) {
       if (rows == M)
@@ -75,17 +79,25 @@ struct Tiles {
   }
 };
 
+/* Rows of each tile where `rows` are cut into as few as hold `most`, as even as can be. */
+static inline int even_tiles(int rows, int most) {
+  int tiles = (rows + most - 1) / most;
+  return tiles ? (rows + tiles - 1) / tiles : 0;
+}
+
 /* out[rows][groups · 16] (+)= x · w for rows <= ROWS and groups <= 4, cut into tiles that fit the registers. */
-template <class T>
-static void multiply(const T* x, size_t x_stride, int rows, const Groups<T>& w, int groups, int steps, float* out,
+template <class T, class X>
+static void multiply(const X* x, size_t x_stride, int rows, const Groups<T>& w, int groups, int steps, float* out,
                      size_t out_stride, int resume) {
+  /* Two parts of a step wait for each other: a tile of the one row that is left would take as long as four. */
+  int tile_rows = Operand<T>::PARTS_OF_STEP > 1 ? even_tiles(rows, TILE_ROWS) : TILE_ROWS;
   for (int g = 0; g < groups;) {
     int wide = groups - g >= WIDE_GROUPS && rows <= TILE_ROWS / 2 ? WIDE_GROUPS
                : groups - g >= TILE_GROUPS                        ? TILE_GROUPS
                                                                   : 1;
-    for (int m = 0; m < rows; m += TILE_ROWS) {
-      int count = rows - m < TILE_ROWS ? rows - m : TILE_ROWS;
-      const T* from = x + m * x_stride;
+    for (int m = 0; m < rows; m += tile_rows) {
+      int count = rows - m < tile_rows ? rows - m : tile_rows;
+      const X* from = x + m * x_stride;
       float* to = out + m * out_stride + g * 16;
       if (wide == WIDE_GROUPS)
         Tiles<T>::template of<TILE_ROWS / 2, WIDE_GROUPS>(count, from, x_stride, w, g, steps, to, out_stride, resume);
@@ -165,30 +177,60 @@ static void finish_tile(const Product& p, const float* sums, int row, int rows, 
   }
 }
 
+/* Steps of K in a panel, which is 16 KiB of 32 columns, and the tiles of rows that pass by while it stays in the
+ * first-level cache. */
+enum { PANEL_STEPS = 128, TILES_TOGETHER = 8 };
+
+/* Columns of rows in fp32, close together. */
+static inline void widen_rows(const bf16* x, size_t stride, int rows, int columns, float* out, size_t out_stride) {
+  for (int m = 0; m < rows; ++m, x += stride, out += out_stride) {
+    int i = 0;
+    for (; i + 16 <= columns; i += 16) store(out + i, load(x + i));
+    for (; i < columns; ++i) out[i] = widen(x[i]);
+  }
+}
+
 template <class T>
 static void linear_typed(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
   typedef Operand<T> O;
-  alignas(64) float sums[ROWS * 64];
-  int steps = (p.w.k + O::STEP - 1) / O::STEP;
-  size_t block_size = (size_t)steps * 32 * O::STEP;
-  int rows = row_end - row_begin;
-  int tiles = (rows + ROWS - 1) / ROWS;
-  int tile_rows = tiles ? (rows + tiles - 1) / tiles : 0;
-  int together = tile_rows <= TILE_ROWS / 2 ? 2 : 1;
+  enum { STEP = O::STEP, WIDTH = PANEL_STEPS * STEP, KEPT = O::PARTS_OF_STEP > 1 ? TILES_TOGETHER * ROWS * WIDTH : 1 };
+  alignas(64) float sums[TILES_TOGETHER * ROWS * 64], kept[KEPT];
+  int steps = (p.w.k + STEP - 1) / STEP, rows = row_end - row_begin;
+  size_t block_size = (size_t)steps * 32 * STEP;
+  int tile_rows = even_tiles(rows, ROWS);
+  /* More rows than a tile are widened once for all columns of a panel. */
+  bool widens = O::PARTS_OF_STEP > 1 && rows > ROWS;
+  int together = widens || tile_rows <= TILE_ROWS / 2 ? 2 : 1, panel = widens ? PANEL_STEPS : steps;
   for (int block = block_begin; block < block_end; block += together) {
     int blocks = block_end - block < together ? 1 : together;
-    Groups<T> w;
-    for (int g = 0; g < blocks * 2; ++g) {
-      w.at[g] = (const T*)p.w.at + (block + g / 2) * block_size + (g % 2) * 16 * O::STEP;
-      w.stride[g] = 32 * O::STEP;
-    }
-    for (int row = row_begin; row < row_end; row += tile_rows) {
-      int count = row_end - row < tile_rows ? row_end - row : tile_rows;
-      multiply((const T*)p.x + (size_t)row * p.x_stride, p.x_stride, count, w, blocks * 2, steps, sums, 64, 0);
+    for (int row = row_begin, end; row < row_end; row = end) {
+      end = row_end - row < TILES_TOGETHER * tile_rows ? row_end : row + TILES_TOGETHER * tile_rows;
+      for (int first = 0; first < steps; first += panel) {
+        int count = steps - first < panel ? steps - first : panel;
+        Groups<T> w;
+        for (int g = 0; g < blocks * 2; ++g) {
+          w.at[g] = (const T*)p.w.at + (block + g / 2) * block_size + ((size_t)first * 32 + g % 2 * 16) * STEP;
+          w.stride[g] = 32 * STEP;
+        }
+        const T* x = (const T*)p.x + (size_t)row * p.x_stride + (size_t)first * STEP;
+        auto multiply_rows = [&](const auto* from, size_t stride) {
+          for (int i = 0; i < end - row; i += tile_rows)
+            multiply(from + i * stride, stride, end - row - i < tile_rows ? end - row - i : tile_rows, w, blocks * 2, count,
+                     sums + i * 64, 64, first > 0);
+        };
+        if constexpr (O::PARTS_OF_STEP > 1) {
+          if (widens) {
+            widen_rows(x, p.x_stride, end - row, count * STEP, kept, WIDTH);
+            multiply_rows(kept, WIDTH);
+            continue;
+          }
+        }
+        multiply_rows(x, p.x_stride);
+      }
       if (p.out_dtype == SW_BF16)
-        finish_tile<bf16>(p, sums, row, count, block, blocks);
+        finish_tile<bf16>(p, sums, row, end - row, block, blocks);
       else
-        finish_tile<float>(p, sums, row, count, block, blocks);
+        finish_tile<float>(p, sums, row, end - row, block, blocks);
     }
   }
 }

@@ -18,10 +18,13 @@ static inline void low_tile(const T* const* x, const int* first, const T* const*
 #pragma GCC unroll 4
     for (int g = 0; g < G; ++g) {
       const T* columns = at[g] + offset * 16;
-      typename O::Value b = O::row(columns);
       __builtin_prefetch((const char*)columns + SW_PREFETCH);
+#pragma GCC unroll 2
+      for (int part = 0; part < O::PARTS_OF_STEP; ++part) {
+        typename O::Value b = O::row(columns, part);
 #pragma GCC unroll 8
-      for (int m = 0; m < M; ++m) s[m][g] = O::accumulate(s[m][g], O::broadcast(x[m] + first[g] + offset), b);
+        for (int m = 0; m < M; ++m) s[m][g] = O::accumulate(s[m][g], O::broadcast(x[m] + first[g] + offset, part), b);
+      }
     }
   }
 #pragma GCC unroll 8
