@@ -20,12 +20,15 @@ FORMS = [
     Form(8, 32, minimums=True),
     Form(4, 128, minimums=True, wide=True),
     Form(8, 64, minimums=False),
+    Form(4, 16, minimums=False),
+    Form(4, 16, minimums=True, wide=True),
     Form(8, 16, minimums=False),
     Form(8, 16, minimums=False, wide=True),
+    Form(8, 16, minimums=True),
     Form(4, 10_000, minimums=False, wide=True),
     Form(8, 10_000, minimums=False, wide=True),
 ]
-SHAPES = [(1, 8), (31, 33), (70, 64), (96, 577)]
+SHAPES = [(1, 8), (31, 33), (70, 64), (40, 80), (96, 577)]
 ROWS = [*range(1, 14), 24, 25, 37, 40, 256]
 
 
@@ -113,10 +116,8 @@ def test_rows_of_zeros_and_of_the_smallest_numbers_give_zeros() -> None:
 def test_a_form_that_products_cannot_read_is_refused() -> None:
     with pytest.raises(ValueError, match="4 or 8 bits, not 3"):
         PackedCodes(4, 64, 3, 32)
-    with pytest.raises(ValueError, match="group of 48 columns is neither a multiple of 32 nor all 64"):
+    with pytest.raises(ValueError, match="group of 48 columns is neither a multiple of 32 nor 16 nor all 64"):
         PackedCodes(4, 64, 4, 48)
-    with pytest.raises(ValueError, match="Groups of 16 are of eight bits, and have no minimums"):
-        PackedCodes(4, 64, 8, 16, minimums=True)
 
 
 def test_a_source_that_does_not_fit_is_refused() -> None:

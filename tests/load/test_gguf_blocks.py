@@ -65,7 +65,7 @@ def test_numbers_and_products_are_those_of_the_file(name: str) -> None:
         assert same(linear(x[:rows], ours), linear(x[:rows], theirs)), rows
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_K", "Q5_1", "Q6_K", "IQ4_XS", "MXFP4"])
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_0", "Q4_K", "Q5_1", "Q6_K", "IQ4_XS", "MXFP4"])
 def test_rows_too_long_to_be_widened_at_once_are_as_others(name: str) -> None:
     raw = matrix(name, 33, 2 * 4096 + 256)
     ours, theirs = packed(name, raw), codes(name, raw)
@@ -78,6 +78,11 @@ def test_rows_too_long_to_be_widened_at_once_are_as_others(name: str) -> None:
 def test_they_take_little_more_than_the_file(name: str) -> None:
     raw = matrix(name, 64, 1024)
     assert raw.nbytes <= packed(name, raw).nbytes <= raw.nbytes + 64 * 1024 / 8 / 8
+
+
+def test_scales_and_minimums_of_four_bits_share_a_byte_as_in_the_file() -> None:
+    raw = matrix("Q2_K", 64, 1024)
+    assert packed("Q2_K", raw).nbytes == raw.nbytes
 
 
 @pytest.mark.parametrize("name", BLOCK_TYPES)
@@ -97,7 +102,7 @@ def test_rows_go_where_they_are_told_on_any_number_of_threads(name: str) -> None
     assert not alone.rows(unsaid).any()
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "IQ4_XS", "Q4_1", "MXFP4"])
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "Q4_1", "MXFP4"])
 def test_columns_of_whole_blocks_stay_blocks(name: str) -> None:
     whole, size = blocks(name, matrix(name)), BLOCK_TYPES[name].columns
     numbers = whole.dequantized(FP32)

@@ -128,14 +128,14 @@ def test_integers_stand_for_the_weights_to_the_bit(
 
 
 def test_types_that_products_cannot_read_are_dequantized_and_said(tmp_path: Path) -> None:
-    checkpoint = opened(as_gguf(tmp_path / "model.gguf", "Q3_K"))
+    checkpoint = opened(as_gguf(tmp_path / "model.gguf", "IQ3_S"))
     assert checkpoint.forms() == {}
     assert all(isinstance(weights, np.ndarray) for _, weights in numbers_of(checkpoint, BF16))
-    assert set(checkpoint.decoded.values()) == {("Q3_K", 3.4375)}
+    assert set(checkpoint.decoded.values()) == {("IQ3_S", 3.4375)}
     (notice,) = notices([], Schemes(BF16).keeps, BF16, decoded=checkpoint.decoded.values())
     count = len(checkpoint.decoded)
     assert notice == (
-        f"{count} quantized matrices are held in bfloat16: no product reads Q3_K as stored. "
+        f"{count} quantized matrices are held in bfloat16: no product reads IQ3_S as stored. "
         "They take up to 4.7 times the memory of the file, and as much longer to read in each step."
     )
 

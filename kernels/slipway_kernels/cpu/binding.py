@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 19
+ABI = 20
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -23,9 +23,10 @@ Masks = Mapping[int, NDArray[np.uint32]]
 
 DTYPES = {
     **{"fp32": 0, "bf16": 1, "fp16": 2, "int4": 3, "int8": 4, "e4m3": 5, "e5m2": 6},
-    **{"int5": 7, "int6": 8, "iq4": 9, "e2m1": 10, "two levels": 16, "e8m0": 17},
+    **{"int5": 7, "int6": 8, "iq4": 9, "e2m1": 10, "int2": 11, "int3": 12},
+    **{"two levels": 16, "e8m0": 17, "nibbles": 18},
 }
-"""The last two are of scales alone."""
+"""The last three are of scales alone."""
 ACTIVATIONS = {"silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4, "tanh": 5}
 
 DRAWN = np.dtype([("token", "i4"), ("failed", "i4"), ("logprob", "f4"), ("rank", "i4")])

@@ -33,6 +33,12 @@ inline F16 load_halves(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_
 inline F16 load_bytes(const int8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
 }
+/* Four bits of each of sixteen bytes, those from SHIFT on. */
+template <int SHIFT>
+inline F16 load_nibbles(const uint8_t* p) {
+  __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+  return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(bytes, SHIFT), _mm512_set1_epi32(15)));
+}
 /* 2^(e - 128) of sixteen bytes: a product of two, for it may be subnormal. */
 inline F16 load_powers(const uint8_t* p) {
   __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)), half = _mm512_srli_epi32(e, 1);
@@ -40,13 +46,12 @@ inline F16 load_powers(const uint8_t* p) {
   __m512i b = _mm512_add_epi32(_mm512_sub_epi32(e, half), _mm512_set1_epi32(63));
   return _mm512_castsi512_ps(_mm512_slli_epi32(a, 23)) * _mm512_castsi512_ps(_mm512_slli_epi32(b, 23));
 }
-/* Each byte has four bits of v, those from SHIFT on, and above them WIDE bits of `upper`, those from FROM on. */
-template <int SHIFT, int FROM, int WIDE>
-inline P16 joined(P16 v, P16 upper) {
-  v = _mm512_and_si512(_mm512_srli_epi32(v, SHIFT), _mm512_set1_epi8(15));
-  upper = FROM < 4 ? _mm512_slli_epi32(upper, FROM < 4 ? 4 - FROM : 0)
-                   : _mm512_srli_epi32(upper, FROM < 4 ? 0 : FROM - 4);
-  return _mm512_or_si512(v, _mm512_and_si512(upper, _mm512_set1_epi8(((1 << WIDE) - 1) << 4)));
+/* Each byte has LOWER bits of `lower`, and above them UPPER bits of `upper`: the first ones, or the SECOND. */
+template <int LOWER, int UPPER, int SECOND>
+inline P16 joined(P16 lower, P16 upper) {
+  lower = _mm512_and_si512(_mm512_srli_epi32(lower, SECOND * LOWER), _mm512_set1_epi8((1 << LOWER) - 1));
+  upper = _mm512_slli_epi32(upper, LOWER - SECOND * UPPER);
+  return _mm512_or_si512(lower, _mm512_and_si512(upper, _mm512_set1_epi8(((1 << UPPER) - 1) << LOWER)));
 }
 template <int BITS>
 inline P16 shifted_down(P16 v) { return _mm512_srli_epi32(v, BITS); }
@@ -120,6 +125,9 @@ inline Bits widened(const int8_t* p) {
 #endif
 }
 SW_PARTWISE(load_bytes, (const int8_t* p), __builtin_convertvector(widened(p + i * WIDTH), Lanes))
+template <int SHIFT>
+SW_PARTWISE(load_nibbles, (const uint8_t* p),
+            __builtin_convertvector(widened((const int8_t*)p + i * WIDTH) >> SHIFT & 15, Lanes))
 inline F16 load_powers(const uint8_t* p) {
   F16 r;
   SW_EACH_PART {
@@ -128,13 +136,14 @@ inline F16 load_powers(const uint8_t* p) {
   }
   return r;
 }
-template <int SHIFT, int FROM, int WIDE>
-inline P16 joined(P16 v, P16 upper) {
+template <int LOWER, int UPPER, int SECOND>
+inline P16 joined(P16 lower, P16 upper) {
+  const uint32_t low = ((1u << LOWER) - 1) * 0x01010101u, high = ((1u << UPPER) - 1) * (0x01010101u << LOWER);
   SW_EACH_PART {
-    Words high = FROM < 4 ? upper.part[i] << (FROM < 4 ? 4 - FROM : 0) : upper.part[i] >> (FROM < 4 ? 0 : FROM - 4);
-    v.part[i] = ((v.part[i] >> SHIFT) & 0x0f0f0f0fu) | (high & ((1u << WIDE) - 1) * 0x10101010u);
+    Words above = upper.part[i] << (LOWER - SECOND * UPPER);
+    lower.part[i] = ((lower.part[i] >> (SECOND * LOWER)) & low) | (above & high);
   }
-  return v;
+  return lower;
 }
 template <int BITS>
 inline P16 shifted_down(P16 v) {

@@ -23,18 +23,32 @@ static inline size_t sw_code_row_bytes(int width) { return (size_t)((width + 31)
 static inline int sw_has_halves(const sw_weight& w) { return w.group == 16 && w.k > 16; }
 /* Columns whose scales of the first level share one of the second. */
 enum { SW_SUPER = 256 };
+/* Whether scales have two levels. */
+static inline int sw_has_supers(int scale_dtype) { return scale_dtype == SW_TWO_LEVELS || scale_dtype == SW_NIBBLES; }
+/* Of a code; entries of tables are numbered by four. */
+static constexpr int sw_code_bits(int dtype) {
+  return dtype == SW_INT2   ? 2
+         : dtype == SW_INT3 ? 3
+         : dtype == SW_INT5 ? 5
+         : dtype == SW_INT6 ? 6
+         : dtype == SW_INT8 ? 8
+                            : 4;
+}
 /* Of the codes of 32 rows and 32 columns. */
-static inline size_t sw_codes_bytes(int dtype) {
-  return dtype == SW_INT8 ? 1024 : dtype == SW_INT6 ? 768 : dtype == SW_INT5 ? 640 : 512;
+static constexpr size_t sw_codes_bytes(int dtype) { return sw_code_bits(dtype) * 128; }
+/* Of what 32 rows have for a group: scales of the first level, and minimums. */
+static inline size_t sw_group_bytes(const sw_weight& w) {
+  if (w.scale_dtype == SW_NIBBLES) return 32;
+  size_t scale = w.scale_dtype == SW_FP16 ? 64 : w.scale_dtype == SW_FP32 ? 128 : 32;
+  return scale * (w.minimums ? 2 : 1);
 }
 /* Of a packed block of 32 rows. */
 static inline size_t sw_block_bytes(const sw_weight& w) {
   if (w.dtype == SW_BF16) return (size_t)(w.k + 1) / 2 * 128;
   if (w.dtype == SW_FP32) return (size_t)w.k * 128;
   size_t blocks = (w.k + 31) / 32, groups = sw_has_halves(w) ? 2 * blocks : (w.k + w.group - 1) / w.group;
-  size_t supers = w.scale_dtype == SW_TWO_LEVELS ? (w.k + SW_SUPER - 1) / SW_SUPER : 0;
-  size_t scale = w.scale_dtype == SW_FP16 ? 64 : w.scale_dtype == SW_FP32 ? 128 : 32;
-  return blocks * sw_codes_bytes(w.dtype) + (groups * scale + supers * 64) * (w.minimums ? 2 : 1);
+  size_t supers = sw_has_supers(w.scale_dtype) ? (w.k + SW_SUPER - 1) / SW_SUPER : 0;
+  return blocks * sw_codes_bytes(w.dtype) + groups * sw_group_bytes(w) + supers * 64 * (w.minimums ? 2 : 1);
 }
 
 /* out[rows, column + n] (+)= x[rows, k] · W[n, k]ᵀ; gated where `activation` is set. */

@@ -10,15 +10,17 @@
 extern "C" {
 #endif
 
-#define SW_ABI 19
+#define SW_ABI 20
 
 /* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
 enum {
   SW_FP32 = 0, SW_BF16 = 1, SW_FP16 = 2, SW_INT4 = 3, SW_INT8 = 4, SW_E4M3 = 5, SW_E5M2 = 6,
-  SW_INT5 = 7, SW_INT6 = 8, SW_IQ4 = 9, SW_E2M1 = 10 /* the last two number the entries of a table of 16 */
+  SW_INT5 = 7, SW_INT6 = 8, SW_IQ4 = 9, SW_E2M1 = 10, /* these two number the entries of a table of 16 */
+  SW_INT2 = 11, SW_INT3 = 12
 };
-/* Scales in two levels: eight bits for each group, times fp16 for each 256 columns; and powers of two, by exponent. */
-enum { SW_TWO_LEVELS = 16, SW_E8M0 = 17 };
+/* Scales in two levels: eight bits for each group, times fp16 for each 256 columns; powers of two, by exponent; and in
+ * two levels where a group's scale and minimum share a byte, of which the scale is the lower four bits. */
+enum { SW_TWO_LEVELS = 16, SW_E8M0 = 17, SW_NIBBLES = 18 };
 
 /* A packed weight [n, k]. Its numbers are fp32, bf16 or small integers; then w = scale · code + minimum. A code of less
  * than eight bits is not negative with minimums, and stored plus half of its range without; one of eight is -128 to
@@ -26,15 +28,15 @@ enum { SW_TWO_LEVELS = 16, SW_E8M0 = 17 };
 typedef struct {
   void* at;
   int32_t n, k, dtype;
-  int32_t group;       /* of integers: columns that share a scale: a multiple of 32, k, or (8 and 6 bits) 16 */
-  int32_t scale_dtype; /* fp16, fp32, or one of the two above */
+  int32_t group;       /* of integers: columns that share a scale: a multiple of 32, k, or 16 */
+  int32_t scale_dtype; /* fp16, fp32, or one of the three above */
   int32_t minimums;    /* 0: none */
 } sw_weight;
 
 /* The block types of GGUF that are packed from their bytes; ggml-common.h has their layouts. */
 enum {
   SW_Q4_0, SW_Q4_1, SW_Q5_0, SW_Q5_1, SW_Q8_0, SW_Q4_K, SW_Q5_K, SW_Q6_K, SW_IQ4_NL, SW_IQ4_XS, SW_MXFP4,
-  SW_BLOCK_TYPES
+  SW_Q2_K, SW_Q3_K, SW_BLOCK_TYPES
 };
 
 /* What of A · x goes to sixteen outputs of an adapted product. */

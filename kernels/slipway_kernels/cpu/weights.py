@@ -17,7 +17,7 @@ from slipway_kernels.cpu.memory import Memory
 from slipway_kernels.cpu.sources import Source, cast, struct_of
 from slipway_kernels.cpu.threads import Threads
 
-INTEGERS = ("int4", "int5", "int6", "int8", "iq4", "e2m1")
+INTEGERS = ("int2", "int3", "int4", "int5", "int6", "int8", "iq4", "e2m1")
 """The last two number the entries of a table of 16."""
 _PACKED: ContextVar[tuple[WeakSet[Weight], ...]] = ContextVar("packed", default=())
 
@@ -110,18 +110,17 @@ class Packed(Weight):
         del keep
 
 
-def takes_group(bits: int, group: int, minimums: bool) -> bool:
-    """Whether products can read a scale for each `group` columns: a multiple of 32, or 16 of eight bits."""
-    return group % 32 == 0 or (group == 16 and bits == 8 and not minimums)
+def takes_group(group: int) -> bool:
+    """Whether products can read a scale for each `group` columns: a multiple of 32, or 16."""
+    return group % 32 == 0 or group == 16
 
 
 class PackedCodes(Weight):
     """Integers of `bits` (4 or 8): w = scale · code + minimum, a scale for each `group` columns.
 
-    Without minimums a code of four bits means itself less 8. A group is a multiple of 32 columns, 16 of eight
-    bits without minimums, or the whole row where it is at least k. Scales lie in fp16, or in fp32 where
-    `wide_scales`. Products quantize the rows that they multiply to 16 bits for each 32 columns; the layout is
-    in linear/quantized.inl.
+    Without minimums a code of four bits means itself less 8. A group is a multiple of 32 columns, 16, or the
+    whole row where it is at least k. Scales lie in fp16, or in fp32 where `wide_scales`. Products quantize
+    the rows that they multiply to 16 bits for each 32 columns; the layout is in linear/quantized.inl.
     """
 
     def __init__(
@@ -137,10 +136,10 @@ class PackedCodes(Weight):
         group = min(group, k)
         if bits not in (4, 8):
             raise ValueError(f"Codes have 4 or 8 bits, not {bits}: dequantize them.")
-        if group < 1 or not (group == k or takes_group(bits, group, minimums)):
+        if group < 1 or not (group == k or takes_group(group)):
             raise ValueError(
-                f"A group of {group} columns is neither a multiple of 32 nor all {k}: dequantize the weight. "
-                "Groups of 16 are of eight bits, and have no minimums."
+                f"A group of {group} columns is neither a multiple of 32 nor 16 nor all {k}: dequantize the "
+                "weight."
             )
         self.groups = -(-k // group)
         self.minimums = minimums
@@ -213,6 +212,8 @@ BLOCK_TYPES: Mapping[str, BlockType] = {
     "IQ4_NL": BlockType(8, 32, 18, "iq4", "fp16"),
     "IQ4_XS": BlockType(9, 256, 136, "iq4", "two levels"),
     "MXFP4": BlockType(10, 32, 17, "e2m1", "e8m0"),
+    "Q2_K": BlockType(11, 256, 84, "int2", "nibbles", group=16, minimums=True),
+    "Q3_K": BlockType(12, 256, 110, "int3", "two levels", group=16),
 }
 """By their names in GGUF, with the numbers that slipway.h gives them."""
 

@@ -5,7 +5,7 @@
  * the second, which is the only one of blocks of 32 columns. */
 struct Unpacked {
   uint8_t codes[SW_SUPER];
-  uint8_t scales[16], minimums[8];
+  uint8_t scales[16], minimums[8]; /* of nibbles, `scales` has both */
   uint16_t super, super_minimum;
 };
 
@@ -67,6 +67,29 @@ static void unpack_k(const uint8_t* b, Unpacked& out) {
     }
 }
 
+/* 256 columns of two bits: of each 32 bytes the lowest bits of all, then the next ones. */
+static inline void unpack_twos(const uint8_t* from, uint8_t* codes) {
+  for (int row = 0; row < 8; ++row) /* of 32 columns */
+    for (int i = 0; i < 32; ++i) codes[row * 32 + i] = from[row / 4 * 32 + i] >> row % 4 * 2 & 3;
+}
+
+static void unpack_2(const uint8_t* b, Unpacked& out) {
+  memcpy(out.scales, b, 16);
+  unpack_twos(b + 16, out.codes);
+  out.super = half_at(b + 80), out.super_minimum = half_at(b + 82) ^ 0x8000; /* it is taken away */
+}
+
+static void unpack_3(const uint8_t* b, Unpacked& out) {
+  const uint8_t *third = b, *scales = b + 96;
+  unpack_twos(b + 32, out.codes);
+  for (int i = 0; i < SW_SUPER; ++i) out.codes[i] |= (third[i % 32] >> i / 32 & 1) << 2;
+  for (int i = 0; i < 16; ++i) {
+    int low = scales[i % 8] >> i / 8 * 4 & 15, high = scales[8 + i % 4] >> i / 4 * 2 & 3;
+    out.scales[i] = (uint8_t)((low | high << 4) - 32);
+  }
+  out.super = half_at(b + 108);
+}
+
 static void unpack_6(const uint8_t* b, Unpacked& out) {
   const uint8_t *low = b, *high = b + 128;
   for (int row = 0; row < 8; ++row) { /* of 32 columns */
@@ -98,12 +121,13 @@ static const BlockType block_types[SW_BLOCK_TYPES] = {
     {32, 18, unpack_4<false>},  {32, 20, unpack_4<true>}, {32, 22, unpack_5<false>},  {32, 24, unpack_5<true>},
     {32, 34, unpack_8},         {256, 144, unpack_k<false>}, {256, 176, unpack_k<true>}, {256, 210, unpack_6},
     {32, 18, unpack_4<false>},  {256, 136, unpack_iq4_xs}, {32, 17, unpack_mxfp4},
+    {256, 84, unpack_2},        {256, 110, unpack_3},
 };
 
 static void pack_blocks(const sw_weight& w, int type, const uint8_t* blocks, size_t row_bytes, int rows,
                         const int32_t* destination) {
   const BlockType& kind = block_types[type];
-  bool two_levels = w.scale_dtype == SW_TWO_LEVELS;
+  bool has_supers = sw_has_supers(w.scale_dtype), bytes_of_minimums = w.minimums && w.scale_dtype != SW_NIBBLES;
   int halves = sw_has_halves(w) ? 2 : 1;
   Unpacked block;
   for (int i = 0; i < rows; ++i) {
@@ -112,7 +136,7 @@ static void pack_blocks(const sw_weight& w, int type, const uint8_t* blocks, siz
     const uint8_t* from = blocks + i * row_bytes;
     for (int k = 0; k < w.k; k += kind.columns, from += kind.bytes) {
       kind.unpack(from, block);
-      if (two_levels) {
+      if (has_supers) {
         at = put_scale(at, row, &block.super, 2);
         if (w.minimums) at = put_scale(at, row, &block.super_minimum, 2);
       }
@@ -123,7 +147,7 @@ static void pack_blocks(const sw_weight& w, int type, const uint8_t* blocks, siz
         } else {
           for (int half = 0; half < halves; ++half)
             at = put_scale(at, row, block.scales + group * halves + half, 1);
-          if (w.minimums) at = put_scale(at, row, block.minimums + group, 1);
+          if (bytes_of_minimums) at = put_scale(at, row, block.minimums + group, 1);
         }
         at = put_codes(at, row, w.dtype, block.codes + group * 32, 32);
       }

@@ -1,14 +1,15 @@
 /* y = x · Wᵀ where W is small integers with a scale for each group of columns, and x is quantized row by row.
  *
  * W lies in blocks of 32 rows. A block is its groups in order: 32 scales, 32 minimums where there are any, then
- * for each 32 columns eight steps of four columns. Groups of 16 columns lie in pairs: the scales of both, then the
- * 32 columns. Where scales have two levels, the second stands before each 256 columns: 32 of fp16, and 32 for minimums.
- * A step of 8 bits is [32][4] bytes, each the code + 128; one of
- * 4 bits is [16][4] bytes, row r's code in the low half and row r + 16's in the high half. The four columns stand
- * in the order 0, 2, 1, 3: the even bytes are two neighbours, as words of 16 bits, and so are the odd ones.
- * Of 5 or 6 bits the lower four stand so, and behind the eight steps 2 or 4 planes [16][4] of bytes with the upper ones
- * of four or two steps: from the lowest bit on those of row r and of row r + 16, step by step. Entries of a table are
- * numbered by 4 bits, and stand there + 128.
+ * for each 32 columns eight steps of four columns. Groups of 16 columns lie in pairs: the scales of both, the minimums
+ * of both, then the 32 columns. Where scales have two levels, the second stands before each 256 columns: 32 of fp16,
+ * and 32 for minimums.
+ * A step of 8 bits is [32][4] bytes, each the code + 128. The four columns stand in the order 0, 2, 1, 3: the even
+ * bytes are two neighbours, as words of 16 bits, and so are the odd ones.
+ * Narrower codes lie in planes [16][4] of bytes, with the columns in the same order. A plane has 4, 2 or 1 bits of the
+ * codes of 1, 2 or 4 steps: from the lowest bit on those of row r and of row r + 16, step by step. The planes of the
+ * lower bits come first: four bits, or two of codes of 2 and 3 bits. Those of the upper bits, if there are any, follow
+ * behind all eight steps. Entries of a table are numbered by 4 bits, and stand there + 128.
  *
  * x takes 16 bits and a scale for each 32 columns. Products of codes are summed exactly over these 32, then
  * scaled and added to the output's one fp32 sum in the order of K: the result is the same in every tile. */
@@ -30,13 +31,16 @@ alignas(16) static const uint8_t e2m1_table[16] = {128, 129, 130, 131, 132, 134,
 static inline const uint8_t* table_of(int dtype) {
   return dtype == SW_IQ4 ? iq4_table : dtype == SW_E2M1 ? e2m1_table : nullptr;
 }
-/* Bits beyond the fourth, and the steps that share a plane of them. */
-constexpr int upper_bits(int dtype) { return dtype == SW_INT6 ? 2 : dtype == SW_INT5 ? 1 : 0; }
-constexpr int steps_of_plane(int dtype) { return dtype == SW_INT6 ? 2 : 4; }
+/* Bits of a code in the first planes, and in those behind them. */
+constexpr int lower_bits(int dtype) { return sw_code_bits(dtype) < 4 ? 2 : 4; }
+constexpr int upper_bits(int dtype) { return dtype == SW_INT8 ? 0 : sw_code_bits(dtype) - lower_bits(dtype); }
+/* Steps that share a plane of so many bits. */
+constexpr int steps_of_plane(int bits) { return 4 / bits; }
+/* Of the first planes of all steps. */
+constexpr int lower_bytes(int dtype) { return lower_bits(dtype) * 128; }
+constexpr bool is_table(int dtype) { return dtype == SW_IQ4 || dtype == SW_E2M1; }
 /* What a code of 0 means without minimums, negated. */
-constexpr int zero_code(int dtype) {
-  return dtype == SW_INT4 ? 8 : dtype == SW_INT5 ? 16 : dtype == SW_INT6 ? 32 : 128;
-}
+constexpr int zero_code(int dtype) { return is_table(dtype) ? 128 : 1 << (sw_code_bits(dtype) - 1); }
 
 /* The byte of a step in which column c of its four stands. */
 static inline int place_of(int c) { return (c & 1) << 1 | c >> 1; }
@@ -109,14 +113,34 @@ static inline const char* take_scales(const char* at, int dtype, const F16* supe
 }
 static inline const char* take_supers(const char* at, F16* super) { return take_scales(at, SW_FP16, nullptr, super); }
 
-/* 64 bytes of a step. */
-static inline P16 take_step(const char*& at) {
+/* Scales and minimums of `groups` groups whose columns lie together. Inlined, so that tiles keep but their own case. */
+__attribute__((always_inline)) static inline const char* take_factors(
+    const char* at, int dtype, int groups, bool minimums, const F16* super, const F16* super_minimum, F16 (*scale)[2],
+    F16 (*minimum)[2]) {
+  if (minimums && dtype == SW_NIBBLES) {
+    for (int i = 0; i < groups * 2; ++i, at += 16) {
+      scale[i / 2][i % 2] = load_nibbles<0>((const uint8_t*)at) * super[i % 2];
+      minimum[i / 2][i % 2] = load_nibbles<4>((const uint8_t*)at) * super_minimum[i % 2];
+    }
+    return at;
+  }
+  for (int i = 0; i < groups; ++i) at = take_scales(at, dtype, super, scale[i]);
+  for (int i = 0; minimums && i < groups; ++i) at = take_scales(at, dtype, super_minimum, minimum[i]);
+  return at;
+}
+
+/* 64 bytes: half a step of 8 bits, or a plane. */
+static inline P16 take_plane(const char*& at) {
   P16 bytes = load_pairs((const bf16*)at);
   __builtin_prefetch(at + SW_PREFETCH);
   at += 64;
   return bytes;
 }
 
+/* -128 times the sum of the first or second 16 codes of a row. */
+static inline int32_t half_start(const CodeBlock* x, int half) {
+  return half ? x->start[0] - x->start[1] : x->start[1];
+}
 /* Where the sum of symmetric codes begins: of 32 columns, or of the first or second half of them. */
 template <int DTYPE>
 static inline I16 start_of(const CodeBlock* x) {
@@ -125,39 +149,51 @@ static inline I16 start_of(const CodeBlock* x) {
 }
 template <int DTYPE>
 static inline I16 start_of_half(const CodeBlock* x, int half) {
-  int32_t start = (half ? x->start[0] - x->start[1] : x->start[1]) / (128 / zero_code(DTYPE));
+  int32_t start = half_start(x, half) / (128 / zero_code(DTYPE));
   return splat_whole(&start);
 }
 
-/* The codes of a step: [rows 0 to 15, 16 to 31][columns 0 and 1, 2 and 3]. plane: that of the steps before it, from
- * which the bits of this one are next. */
+/* Planes from which the bits of a step are next. */
+struct Planes {
+  P16 lower, upper;
+};
+
+/* The codes of a step: [rows 0 to 15, 16 to 31][columns 0 and 1, 2 and 3]. uppers: where the planes of upper bits lie.
+ * planes: those of the step before it. Inlined, for codes and planes are to stay in registers. */
 template <int DTYPE>
-static inline void take_codes(const char*& at, const char* planes, int step, P16& plane, P16 (*codes)[2]) {
-  P16 bytes = take_step(at);
+__attribute__((always_inline)) static inline void take_codes(const char*& at, const char* uppers, int step,
+                                                             Planes& planes, P16 (*codes)[2]) {
   if constexpr (DTYPE == SW_INT8) {
+    P16 bytes = take_plane(at);
     codes[0][0] = field<0, 8>(bytes), codes[0][1] = field<8, 8>(bytes);
-    bytes = take_step(at);
+    bytes = take_plane(at);
     codes[1][0] = field<0, 8>(bytes), codes[1][1] = field<8, 8>(bytes);
-  } else if constexpr (DTYPE == SW_IQ4 || DTYPE == SW_E2M1) {
-    const uint8_t* table = DTYPE == SW_IQ4 ? iq4_table : e2m1_table;
-    P16 low = entries<0>(bytes, table), high = entries<4>(bytes, table);
-    codes[0][0] = field<0, 8>(low), codes[0][1] = field<8, 8>(low);
-    codes[1][0] = field<0, 8>(high), codes[1][1] = field<8, 8>(high);
-  } else if constexpr (DTYPE == SW_INT4) {
-    codes[0][0] = field<0, 4>(bytes), codes[0][1] = field<8, 4>(bytes);
-    codes[1][0] = field<4, 4>(bytes), codes[1][1] = field<12, 4>(bytes);
   } else {
-    enum { WIDE = upper_bits(DTYPE), TOGETHER = steps_of_plane(DTYPE) };
-    if (step % TOGETHER == 0) {
-      const char* from = planes + step / TOGETHER * 64;
-      plane = load_pairs((const bf16*)from);
-      __builtin_prefetch(from + SW_PREFETCH);
+    enum { LOWER = lower_bits(DTYPE), UPPER = upper_bits(DTYPE) };
+    if (step % steps_of_plane(LOWER) == 0)
+      planes.lower = take_plane(at);
+    else
+      planes.lower = shifted_down<2 * LOWER>(planes.lower);
+    P16 bytes = planes.lower;
+    if constexpr (UPPER == 0 && !is_table(DTYPE)) {
+      codes[0][0] = field<0, LOWER>(bytes), codes[0][1] = field<8, LOWER>(bytes);
+      codes[1][0] = field<LOWER, LOWER>(bytes), codes[1][1] = field<8 + LOWER, LOWER>(bytes);
     } else {
-      plane = shifted_down<2 * WIDE>(plane);
+      P16 low, high;
+      if constexpr (is_table(DTYPE)) {
+        low = entries<0>(bytes, table_of(DTYPE)), high = entries<4>(bytes, table_of(DTYPE));
+      } else {
+        if (step % steps_of_plane(UPPER) == 0) {
+          const char* from = uppers + step / steps_of_plane(UPPER) * 64;
+          planes.upper = take_plane(from);
+        } else {
+          planes.upper = shifted_down<2 * UPPER>(planes.upper);
+        }
+        low = joined<LOWER, UPPER, 0>(bytes, planes.upper), high = joined<LOWER, UPPER, 1>(bytes, planes.upper);
+      }
+      codes[0][0] = field<0, 8>(low), codes[0][1] = field<8, 8>(low);
+      codes[1][0] = field<0, 8>(high), codes[1][1] = field<8, 8>(high);
     }
-    P16 low = joined<0, 0, WIDE>(bytes, plane), high = joined<4, WIDE, WIDE>(bytes, plane);
-    codes[0][0] = field<0, 8>(low), codes[0][1] = field<8, 8>(low);
-    codes[1][0] = field<0, 8>(high), codes[1][1] = field<8, 8>(high);
   }
 }
 
@@ -165,37 +201,35 @@ static inline void take_codes(const char*& at, const char* planes, int step, P16
 template <int DTYPE, bool MINIMUMS, bool HALVES, bool WIDE, int M>
 __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, const CodeGroups& w, float* sums) {
   enum { SYMMETRIC = DTYPE == SW_INT8 || !MINIMUMS, PARTS_OF_BLOCK = HALVES ? 2 : 1, STEPS = 8 / PARTS_OF_BLOCK };
-  static_assert(!HALVES || !MINIMUMS, "groups of 16 columns are symmetric");
   const char *at = w.at, *wide = w.wide, *row[(M + 2) / 3];
   for (int i = 0; i < (M + 2) / 3; ++i) row[i] = x + i * 3 * x_stride;
-  F16 scale[PARTS_OF_BLOCK][2], minimum[2], super[2], super_minimum[2];
+  F16 scale[PARTS_OF_BLOCK][2], minimum[PARTS_OF_BLOCK][2], super[2], super_minimum[2];
   for (int block = 0, left = 0; block < w.blocks; ++block, --left) {
-    if (w.scale_dtype == SW_TWO_LEVELS && block % (SW_SUPER / 32) == 0) {
+    if (sw_has_supers(w.scale_dtype) && block % (SW_SUPER / 32) == 0) {
       at = take_supers(at, super);
       if (MINIMUMS) at = take_supers(at, super_minimum);
     }
     if (left == 0) {
-      for (int part = 0; part < PARTS_OF_BLOCK; ++part) at = take_scales(at, w.scale_dtype, super, scale[part]);
-      if (MINIMUMS) at = take_scales(at, w.scale_dtype, super_minimum, minimum);
+      at = take_factors(at, w.scale_dtype, PARTS_OF_BLOCK, MINIMUMS, super, super_minimum, scale, minimum);
       left = w.group_blocks;
     }
-    const char *codes_at = at, *planes = at + 512;
-    P16 plane;
+    const char *codes_at = at, *uppers = at + lower_bytes(DTYPE);
+    Planes planes;
     for (int part = 0; part < PARTS_OF_BLOCK; ++part) {
       I16 whole[M][2];
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
-        whole[m][0] = whole[m][1] = HALVES      ? start_of_half<DTYPE>(from, part)
-                                    : SYMMETRIC ? start_of<DTYPE>(from)
-                                                : no_whole();
+        whole[m][0] = whole[m][1] = !SYMMETRIC ? no_whole()
+                                    : HALVES   ? start_of_half<DTYPE>(from, part)
+                                               : start_of<DTYPE>(from);
       }
       for (int step = part * STEPS; step < (part + 1) * STEPS; ++step) {
         P16 codes[2][2];
         if (WIDE)
-          take_codes<SW_INT8>(wide, nullptr, step, plane, codes);
+          take_codes<SW_INT8>(wide, nullptr, step, planes, codes);
         else
-          take_codes<DTYPE>(at, planes, step, plane, codes);
+          take_codes<DTYPE>(at, uppers, step, planes, codes);
 #pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
@@ -210,12 +244,13 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
-        F16 own = splat(from->scale), shift = splat(from->sum);
+        F16 own = splat(from->scale), shift;
+        if (MINIMUMS) shift = splat(HALVES ? from->scale * (float)(half_start(from, part) / -128) : from->sum);
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
           float* to = sums + m * 64 + half * 16;
           F16 sum = fma(to_float(whole[m][half]), scale[part][half] * own, load(to));
-          store(to, MINIMUMS ? fma(minimum[half], shift, sum) : sum);
+          store(to, MINIMUMS ? fma(minimum[part][half], shift, sum) : sum);
         }
       }
     }
@@ -246,7 +281,12 @@ static void multiply_codes(const sw_weight& weight, const CodeGroups& w, const c
 #define SW_TILES(...) CodeTiles<__VA_ARGS__>::of<CODE_ROWS>(rows, x, x_stride, w, sums)
   bool halves = sw_has_halves(weight), minimums = weight.minimums;
   switch (weight.dtype) {
+    case SW_INT2:
+      return SW_TILES(SW_INT2, true, true);
+    case SW_INT3:
+      return SW_TILES(SW_INT3, false, true);
     case SW_INT4:
+      if (halves) return minimums ? SW_TILES(SW_INT4, true, true) : SW_TILES(SW_INT4, false, true);
       return minimums ? SW_TILES(SW_INT4, true) : SW_TILES(SW_INT4, false);
     case SW_INT5:
       return minimums ? SW_TILES(SW_INT5, true) : SW_TILES(SW_INT5, false);
@@ -257,36 +297,36 @@ static void multiply_codes(const sw_weight& weight, const CodeGroups& w, const c
     case SW_E2M1:
       return SW_TILES(SW_E2M1, false);
     default:
-      return minimums ? SW_TILES(SW_INT8, true) : halves ? SW_TILES(SW_INT8, false, true) : SW_TILES(SW_INT8, false);
+      if (halves) return minimums ? SW_TILES(SW_INT8, true, true) : SW_TILES(SW_INT8, false, true);
+      return minimums ? SW_TILES(SW_INT8, true) : SW_TILES(SW_INT8, false);
   }
 #undef SW_TILES
 }
 
-/* The codes of a step in bytes, as those of 8 bits stand. */
-template <int DTYPE>
-static inline void widen_step(const char*& at, const char* planes, int step, P16& plane, char* to) {
-  P16 codes[2][2];
-  take_codes<DTYPE>(at, planes, step, plane, codes);
-  for (int half = 0; half < 2; ++half) store_pairs(to + half * 64, with_odd_bytes(codes[half][0], codes[half][1]));
-}
-
+/* The codes of 32 columns in bytes, as those of 8 bits stand. */
 template <int DTYPE>
 static void widen_block(const char* at, char* to) {
-  const char* planes = at + 512;
-  P16 plane;
-  for (int step = 0; step < 8; ++step) widen_step<DTYPE>(at, planes, step, plane, to + step * 128);
+  const char* uppers = at + lower_bytes(DTYPE);
+  Planes planes;
+  for (int step = 0; step < 8; ++step, to += 128) {
+    P16 codes[2][2];
+    take_codes<DTYPE>(at, uppers, step, planes, codes);
+    for (int half = 0; half < 2; ++half) store_pairs(to + half * 64, with_odd_bytes(codes[half][0], codes[half][1]));
+  }
 }
 
 enum { PANEL = 4096 }; /* columns that are widened at once: 128 KiB stay in the second-level cache */
 
 /* What follows the columns of the panel. */
 static const char* widen_panel(const sw_weight& w, const CodeGroups& panel, char* to) {
-  int supers = w.scale_dtype == SW_TWO_LEVELS, halves = sw_has_halves(w) ? 2 : 1, twice = w.minimums ? 2 : 1;
+  int supers = sw_has_supers(w.scale_dtype), halves = sw_has_halves(w) ? 2 : 1, twice = w.minimums ? 2 : 1;
   const char* at = panel.at;
   for (int block = 0; block < panel.blocks; ++block, to += 1024) {
     if (supers && block % (SW_SUPER / 32) == 0) at += 64 * twice;
-    if (block % panel.group_blocks == 0) at += 32 * scale_bytes_of(w.scale_dtype) * halves * twice;
-    if (w.dtype == SW_INT5)
+    if (block % panel.group_blocks == 0) at += sw_group_bytes(w) * halves;
+    if (w.dtype == SW_INT3)
+      widen_block<SW_INT3>(at, to);
+    else if (w.dtype == SW_INT5)
       widen_block<SW_INT5>(at, to);
     else
       widen_block<SW_INT6>(at, to);
@@ -302,8 +342,8 @@ static void linear_codes(const Product& p, int row_begin, int row_end, int block
   int rows = row_end - row_begin, tiles = (rows + CODE_ROWS - 1) / CODE_ROWS;
   int tile_rows = even_tiles(rows, CODE_ROWS);
   int blocks = (p.w.k + 31) / 32, group_blocks = (p.w.group + 31) / 32;
-  /* From four tiles on it pays to take codes of 5 and 6 bits apart once for all of them, where panels are whole groups.
-   * Those of four bits are had from a register sooner than their bytes from the cache (16 rows on Zen 3: by 14 %). */
+  /* From four tiles on it pays to join codes of two planes once for all of them, where panels are whole groups. Those
+   * of one plane are had from a register sooner than their bytes from the cache (4 bits, 16 rows, Zen 3: by 14 %). */
   bool widens = tiles > 3 && upper_bits(p.w.dtype) > 0 && PANEL / 32 % group_blocks == 0;
   int panel_blocks = widens ? PANEL / 32 : blocks;
   for (int block = block_begin; block < block_end; ++block) {
@@ -354,6 +394,20 @@ static inline char* put_scale(char* at, int row, const void* scale, size_t bytes
   return at + 32 * bytes;
 }
 
+/* BITS of each code of eight steps, those from `from` on, into their planes. */
+template <int BITS>
+static inline void put_bits(char* planes, int row, const uint32_t* steps, int from) {
+  const uint32_t mask = ((1u << BITS) - 1) * 0x01010101u;
+  for (int step = 0; step < 8; ++step) {
+    char* plane = planes + step / steps_of_plane(BITS) * 64 + row % 16 * 4;
+    int to = (step % steps_of_plane(BITS) * 2 + row / 16) * BITS;
+    uint32_t four;
+    memcpy(&four, plane, 4);
+    four = (four & ~(mask << to)) | (steps[step] >> from & mask) << to;
+    memcpy(plane, &four, 4);
+  }
+}
+
 /* Up to 32 columns of a row, padded with zeros; returns where the next 32 lie. */
 static inline char* put_codes(char* at, int row, int dtype, const uint8_t* codes, int columns) {
   uint32_t steps[8] = {};
@@ -361,27 +415,19 @@ static inline char* put_codes(char* at, int row, int dtype, const uint8_t* codes
     memcpy(steps, codes, 32);
   else
     memcpy(steps, codes, columns);
-  int wide = upper_bits(dtype), together = steps_of_plane(dtype);
-  for (int step = 0; step < 8; ++step) {
-    uint32_t four = in_place(steps[step]);
-    if (dtype == SW_INT8) {
-      four ^= 0x80808080u;
+  for (int step = 0; step < 8; ++step) steps[step] = in_place(steps[step]);
+  int lower = lower_bits(dtype), upper = upper_bits(dtype);
+  if (dtype == SW_INT8)
+    for (int step = 0; step < 8; ++step) {
+      uint32_t four = steps[step] ^ 0x80808080u;
       memcpy(at + step * 128 + row * 4, &four, 4);
-      continue;
     }
-    char* pairs = at + step * 64 + row % 16 * 4;
-    uint32_t both, low = four & 0x0f0f0f0fu;
-    memcpy(&both, pairs, 4);
-    both = row < 16 ? (both & 0xf0f0f0f0u) | low : (both & 0x0f0f0f0fu) | low << 4;
-    memcpy(pairs, &both, 4);
-    if (wide == 0) continue;
-    char* plane = at + 512 + step / together * 64 + row % 16 * 4;
-    int from = (step % together * 2 + row / 16) * wide;
-    uint32_t upper = four >> 4 & ((1u << wide) - 1) * 0x01010101u, mask = ((1u << wide) - 1) * 0x01010101u << from;
-    memcpy(&both, plane, 4);
-    both = (both & ~mask) | upper << from;
-    memcpy(plane, &both, 4);
-  }
+  else if (lower == 2)
+    put_bits<2>(at, row, steps, 0);
+  else
+    put_bits<4>(at, row, steps, 0);
+  if (upper == 1) put_bits<1>(at + lower_bytes(dtype), row, steps, lower);
+  if (upper == 2) put_bits<2>(at + lower_bytes(dtype), row, steps, lower);
   return at + sw_codes_bytes(dtype);
 }
 
@@ -390,66 +436,62 @@ static inline char* put_codes(char* at, int row, int dtype, const uint8_t* codes
 static void pack_codes(const sw_weight& w, const uint8_t* codes, size_t code_stride, const void* scales,
                        const void* minimums, int rows, const int32_t* destination) {
   size_t scale_bytes = scale_bytes_of(w.scale_dtype), groups = (w.k + w.group - 1) / w.group;
-  int halves = sw_has_halves(w), width = halves ? 32 : w.group;
+  int width = sw_has_halves(w) ? 32 : w.group;
   const char none[4] = {};
   for (int i = 0; i < rows; ++i) {
     int row = destination[i] % 32;
     char* at = (char*)w.at + destination[i] / 32 * sw_block_bytes(w);
     const uint8_t* code = codes + i * code_stride;
-    size_t scale = i * groups * scale_bytes;
-    for (int group = 0; group < w.k; group += width) {
-      at = put_scale(at, row, (const char*)scales + scale, scale_bytes);
-      if (w.minimums) at = put_scale(at, row, (const char*)minimums + scale, scale_bytes);
-      scale += scale_bytes;
-      if (halves) {
-        int second = group + 16 < w.k;
-        at = put_scale(at, row, second ? (const char*)scales + scale : none, scale_bytes);
-        scale += second ? scale_bytes : 0;
+    for (int first = 0; first < w.k; first += width) {
+      int end = w.k - first < width ? w.k : first + width;
+      for (int kind = 0; kind < (w.minimums ? 2 : 1); ++kind) {
+        const char* factors = (const char*)(kind == 0 ? scales : minimums) + i * groups * scale_bytes;
+        for (int k = first; k < first + width; k += w.group) /* of two groups of 16 a row may lack the last */
+          at = put_scale(at, row, k < w.k ? factors + k / w.group * scale_bytes : none, scale_bytes);
       }
-      int end = w.k - group < width ? w.k : group + width;
-      for (int k = group; k < end; k += 32) at = put_codes(at, row, w.dtype, code + k, end - k);
+      for (int k = first; k < end; k += 32) at = put_codes(at, row, w.dtype, code + k, end - k);
     }
   }
+}
+
+/* One row's bits of column c of 32 in the planes that have them. */
+static inline int bits_at(const char* planes, int bits, int row, int c) {
+  int step = c / 4, together = steps_of_plane(bits);
+  uint8_t byte = (uint8_t)planes[step / together * 64 + row % 16 * 4 + place_of(c % 4)];
+  return byte >> (step % together * 2 + row / 16) * bits & ((1 << bits) - 1);
 }
 
 /* Column c of 32, of one of 32 rows. */
 static inline int code_at(const sw_weight& w, const char* at, int row, int c) {
   if (w.dtype == SW_INT8) return (uint8_t)at[c / 4 * 128 + row * 4 + place_of(c % 4)] - 128;
-  int pair = (uint8_t)at[c / 4 * 64 + row % 16 * 4 + place_of(c % 4)], code = row < 16 ? pair & 15 : pair >> 4;
+  int lower = lower_bits(w.dtype), upper = upper_bits(w.dtype), code = bits_at(at, lower, row, c);
   if (const uint8_t* table = table_of(w.dtype)) return table[code] - 128;
-  if (int wide = upper_bits(w.dtype)) {
-    int step = c / 4, together = steps_of_plane(w.dtype);
-    uint8_t upper = (uint8_t)at[512 + step / together * 64 + row % 16 * 4 + place_of(c % 4)];
-    code |= (upper >> (step % together * 2 + row / 16) * wide & ((1 << wide) - 1)) << 4;
-  }
+  if (upper) code |= bits_at(at + lower_bytes(w.dtype), upper, row, c) << lower;
   return code - (w.minimums ? 0 : zero_code(w.dtype));
 }
 
 /* One row of W in fp32, times `factor`. */
 static void read_codes(const sw_weight& w, int row, float factor, float* out) {
-  int blocks = (w.k + 31) / 32, group_blocks = (w.group + 31) / 32;
+  int blocks = (w.k + 31) / 32, group_blocks = (w.group + 31) / 32, groups = sw_has_halves(w) ? 2 : 1;
   const char* at = (const char*)w.at + row / 32 * sw_block_bytes(w);
-  alignas(64) float scale[2][32], minimum[32] = {}; /* of the columns up to 16, and of the others */
-  F16 lanes[2], super[2], super_minimum[2];
+  F16 scale[2][2], minimum[2][2] = {}, super[2], super_minimum[2];
+  alignas(64) float scales[2][32], minimums[2][32]; /* of one group, or of two of 16 columns */
   row %= 32;
   for (int block = 0; block < blocks; ++block) {
-    if (w.scale_dtype == SW_TWO_LEVELS && block % (SW_SUPER / 32) == 0) {
+    if (sw_has_supers(w.scale_dtype) && block % (SW_SUPER / 32) == 0) {
       at = take_supers(at, super);
       if (w.minimums) at = take_supers(at, super_minimum);
     }
     if (block % group_blocks == 0) {
-      for (int half = 0; half < 2; ++half) {
-        if (half == 0 || sw_has_halves(w)) at = take_scales(at, w.scale_dtype, super, lanes);
-        store(scale[half], lanes[0]), store(scale[half] + 16, lanes[1]);
-      }
-      if (w.minimums) {
-        at = take_scales(at, w.scale_dtype, super_minimum, lanes);
-        store(minimum, lanes[0]), store(minimum + 16, lanes[1]);
-      }
+      at = take_factors(at, w.scale_dtype, groups, w.minimums, super, super_minimum, scale, minimum);
+      memcpy(scales, scale, sizeof(scales));
+      memcpy(minimums, minimum, sizeof(minimums));
     }
     int count = w.k - block * 32 < 32 ? w.k - block * 32 : 32;
-    for (int c = 0; c < count; ++c)
-      out[block * 32 + c] = (scale[c / 16][row] * (float)code_at(w, at, row, c) + minimum[row]) * factor;
+    for (int c = 0; c < count; ++c) {
+      int group = groups == 2 ? c / 16 : 0;
+      out[block * 32 + c] = (scales[group][row] * (float)code_at(w, at, row, c) + minimums[group][row]) * factor;
+    }
     at += sw_codes_bytes(w.dtype);
   }
 }

@@ -33,8 +33,7 @@ class CpuScheme(Scheme):
             return form.values == INT8 and form.block is None
         if form.blocks:
             return True
-        readable = form.bits in (4, 8) and takes_group(form.bits, form.group, form.minimums)
-        return readable and not form.order
+        return form.bits in (4, 8) and takes_group(form.group) and not form.order
 
     def create(self, shape: tuple[int, int]) -> None:
         form = self._form

@@ -22,6 +22,8 @@ _FORMS = {
     "Q5_0": GroupedForm(8, 32),
     "Q5_1": GroupedForm(8, 32, minimums=True),
     "Q8_0": GroupedForm(8, 32),
+    "Q2_K": GroupedForm(4, 16, minimums=True, scales=FP32),
+    "Q3_K": GroupedForm(4, 16, scales=FP32),
     "Q4_K": GroupedForm(4, 32, minimums=True, scales=FP32),
     "Q5_K": GroupedForm(8, 32, minimums=True, scales=FP32),
     "Q6_K": GroupedForm(8, 16, scales=FP32),
@@ -30,8 +32,8 @@ _FORMS = {
     "MXFP4": GroupedForm(8, 32, scales=FP32),
 }
 FORMS = {name: replace(form, blocks=name) for name, form in _FORMS.items()}
-"""Each type's, as who does not pack the blocks themselves holds it: five and six bits, and four that number
-the entries of a table, in eight; a scale in fp32 where it is the product of two numbers."""
+"""Each type's, as who does not pack the blocks themselves holds it: two and three bits in four; five and six,
+and four that number the entries of a table, in eight. A scale is in fp32 where it is the product of two."""
 
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 _E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
@@ -39,12 +41,15 @@ _E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.i
 # Codes as one item of 16 bytes, not as 16 items: numpy copies them three times faster.
 _QS, _SCALE, _MINIMUM, _FIFTH_BITS = ("qs", "V16"), ("d", "<f2"), ("m", "<f2"), ("qh", "u1", 4)
 _K = [_SCALE, _MINIMUM, ("scales", "u1", 12)]
+_TWOS = ("qs", "u1", (2, 32))
 _RECORDS = {
     "Q4_0": np.dtype([_SCALE, _QS]),
     "Q4_1": np.dtype([_SCALE, _MINIMUM, _QS]),
     "Q5_0": np.dtype([_SCALE, _FIFTH_BITS, _QS]),
     "Q5_1": np.dtype([_SCALE, _MINIMUM, _FIFTH_BITS, _QS]),
     "Q8_0": np.dtype([_SCALE, ("qs", "V32")]),
+    "Q2_K": np.dtype([("scales", "u1", 16), _TWOS, _SCALE, _MINIMUM]),
+    "Q3_K": np.dtype([("hmask", "u1", 32), _TWOS, ("scales", "u1", 12), _SCALE]),
     "Q4_K": np.dtype([*_K, ("qs", "u1", (4, 32))]),
     "Q5_K": np.dtype([*_K, ("qh", "u1", 32), ("qs", "u1", (4, 32))]),
     "Q6_K": np.dtype([("ql", "u1", (2, 2, 32)), ("qh", "u1", (2, 32)), ("scales", "i1", 16), _SCALE]),
@@ -110,6 +115,32 @@ def _tabled(table: Array, packed: Array) -> Array:
     return table[_halves(packed)]
 
 
+def _twos(packed: Array) -> Array:
+    """[n, 2, 32] → [n, 8, 32] uint8: of each 32 bytes the lowest two bits of all, then the next ones."""
+    shifts = np.array([0, 2, 4, 6], UINT8)[:, None]
+    codes: Array = packed[:, :, None, :] >> shifts & 3  # [n, 2, 4, 32]
+    return codes.reshape(-1, 8, 32)
+
+
+def _two(name: str, blocks: Array) -> _Parts:
+    """Q2_K: sixteen groups of 16 columns, with scales and minimums of four bits."""
+    packed = blocks["scales"]
+    scales = (packed & 15) * blocks["d"][:, None].astype(np.float32)
+    minimums = (packed >> 4) * -blocks["m"][:, None].astype(np.float32)
+    return _Parts(_twos(blocks["qs"]), scales, minimums)
+
+
+def _three(name: str, blocks: Array) -> _Parts:
+    """Q3_K: sixteen groups of 16 columns, with scales of six bits."""
+    packed = blocks["scales"]
+    low = np.concatenate((packed[:, :8] & 15, packed[:, :8] >> 4), 1)
+    high = (packed[:, None, 8:] >> np.array([0, 2, 4, 6], UINT8)[:, None] & 3).reshape(-1, 16)
+    scales: Floats = ((low | high << 4).astype(np.float32) - 32) * blocks["d"][:, None].astype(np.float32)
+    thirds = blocks["hmask"][:, None, :] >> np.arange(8, dtype=np.uint8)[:, None] & 1  # [n, 8, 32]
+    # A code of three bits means itself less 4, one of four less 8.
+    return _Parts((_twos(blocks["qs"]) | thirds << 2) + np.uint8(4), scales)
+
+
 def _k(name: str, blocks: Array) -> _Parts:
     """Q4_K and Q5_K: eight groups of 32 columns, with scales and minimums of six bits."""
     packed = blocks["scales"]
@@ -156,6 +187,8 @@ def _mxfp4(name: str, blocks: Array) -> _Parts:
 
 
 _PARTS: dict[str, Callable[[str, Array], _Parts]] = {
+    "Q2_K": _two,
+    "Q3_K": _three,
     **dict.fromkeys(("Q4_K", "Q5_K"), _k),
     "Q6_K": _six,
     "IQ4_NL": _iq4_nl,
