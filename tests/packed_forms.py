@@ -204,6 +204,14 @@ def blocks(name: str, shape: tuple[int, ...], seed: str) -> np.ndarray:
     return octets.reshape(*shape[:-1], -1)
 
 
+def finite_blocks(name: str, n: int, k: int) -> np.ndarray:
+    """[n, bytes of a row] uint8, whose numbers are all finite, the smallest exponents among them."""
+    rows = blocks(name, (n, k), name)
+    if name == "MXFP4":
+        rows.reshape(-1, 17)[:, 0] %= 250
+    return rows
+
+
 def sources() -> Iterator[tuple[str, Callable[[Path], Path], dict[str, Any]]]:
     """Each case: its name, what makes its model in a folder, and how that is served."""
     for stored in STORED:

@@ -11,14 +11,16 @@ import pytest
 
 from slipway_kernels.cpu import isa
 
-ISAS = ["generic", "avx2", "avx512", "avx512bf16"]
-BELOW = ISAS[: ISAS.index(isa())]
+ISAS = ["generic", "avx2", "avx512", "avx512bf16", "amx"]
+OTHERS = ISAS[: ISAS.index(isa())]
+if "amx_tile" in Path("/proc/cpuinfo").read_text():
+    OTHERS.append("amx")  # which must be named
 HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BELOW)
-def test_a_narrower_instruction_set_passes_every_kernel_test(name: str) -> None:
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_instruction_set_passes_every_kernel_test(name: str) -> None:
     files = [
         str(HERE / f"test_{part}.py")
         for part in (

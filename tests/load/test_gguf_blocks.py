@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from packed_forms import BY_NAME
-from packed_forms import blocks as drawn
+from packed_forms import BY_NAME, finite_blocks
 from slipway.load.arrays import FP16, FP32, Array
 from slipway.load.cut import Cut
 from slipway.load.gguf.grouped import FORMS, blocks
@@ -18,11 +17,7 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 12, 13, 40)
 
 
 def matrix(name: str, n: int = N, k: int = K) -> Array:
-    """[n, bytes of a row]"""
-    rows = drawn(name, (n, k), name)
-    if name == "MXFP4":  # exponents whose numbers are finite, the smallest among them
-        rows.reshape(-1, 17)[:, 0] %= 250
-    return rows
+    return finite_blocks(name, n, k)
 
 
 def codes(name: str, raw: Array) -> PackedCodes:

@@ -79,6 +79,19 @@ inline void store_codes(int16_t* p, F16 low, F16 high, int32_t* sums) {
   _mm256_storeu_si256((__m256i*)(p + 16), _mm512_cvtepi32_epi16(b));
   sums[0] = _mm512_reduce_add_epi32(a), sums[1] = _mm512_reduce_add_epi32(b);
 }
+/* Words from their upper bytes' sums and their lower ones'. */
+inline I16 joined_words(const int32_t* upper, const int32_t* lower, int32_t start) {
+  __m512i above = _mm512_slli_epi32(_mm512_loadu_si512(upper), 8);
+  return _mm512_add_epi32(_mm512_add_epi32(above, _mm512_loadu_si512(lower)), _mm512_set1_epi32(start));
+}
+/* Thirty-two words into their upper and their lower bytes; of each four the second and the third change places. */
+inline void split_words(const int16_t* words, int8_t* upper, uint8_t* lower) {
+  __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 2, 6, 8, 12, 10, 14, 1, 5, 3, 7, 9, 13, 11, 15));
+  __m512i bytes = _mm512_shuffle_epi8(_mm512_loadu_si512(words), order);
+  bytes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), bytes);
+  _mm256_storeu_si256((__m256i*)lower, _mm512_castsi512_si256(bytes));
+  _mm256_storeu_si256((__m256i*)upper, _mm512_extracti64x4_epi64(bytes, 1));
+}
 inline I16 dot_words(I16 sum, P16 codes, P16 x) {
 #if defined(__AVX512VNNI__)
   return _mm512_dpwssd_epi32(sum, codes, x);
@@ -194,6 +207,17 @@ inline void store_codes(int16_t* p, F16 low, F16 high, int32_t* sums) {
   for (int i = 0; i < 32; ++i) {
     p[i] = (int16_t)lane[i];
     sums[i / 16] += p[i];
+  }
+}
+inline I16 joined_words(const int32_t* upper, const int32_t* lower, int32_t start) {
+  I16 r;
+  SW_EACH_PART r.part[i] = (*(const Bits*)(upper + i * WIDTH) << 8) + *(const Bits*)(lower + i * WIDTH) + start;
+  return r;
+}
+inline void split_words(const int16_t* words, int8_t* upper, uint8_t* lower) {
+  for (int i = 0; i < 32; ++i) {
+    int at = (i & ~3) | (i & 1) << 1 | (i & 2) >> 1;
+    upper[at] = (int8_t)(words[i] >> 8), lower[at] = (uint8_t)words[i];
   }
 }
 /* Two products in each lane. */

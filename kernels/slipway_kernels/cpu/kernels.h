@@ -170,6 +170,7 @@ const Kernels& sw_kernels_generic();
 const Kernels& sw_kernels_avx2();
 const Kernels& sw_kernels_avx512();
 const Kernels& sw_kernels_avx512bf16();
+const Kernels& sw_kernels_amx();
 
 /* The widest that this processor runs, or what SLIPWAY_CPU_ISA names. */
 const Kernels& sw_kernels();

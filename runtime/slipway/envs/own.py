@@ -85,11 +85,12 @@ OWN = (
         "SLIPWAY_CPU_ISA",
         "enum",
         None,
-        "Instruction set of the CPU kernels, to compare them or to work round a defect.",
+        "Instruction set of the CPU kernels, to compare them or to work round a defect. amx is used only "
+        "where it is named here: its speed has not been measured yet.",
         allow_on("cpu", "tuning"),
         implemented(),
-        options=("generic", "avx2", "avx512", "avx512bf16"),
-        effective_default="the best that the processor has",
+        options=("generic", "avx2", "avx512", "avx512bf16", "amx"),
+        effective_default="the widest that the processor has, amx aside",
     ),
     _Own(
         "SLIPWAY_KERNELS",

@@ -1,0 +1,35 @@
+/* Products in tiles; everything else is as with avx512bf16. Without AVX-512 and with SW_EMULATED_TILES it is what the
+ * tests compare with. */
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels.h"
+
+#define SW_PREFETCH 2048
+#pragma GCC diagnostic ignored "-Wunused-function"
+
+namespace {
+
+#include "vector.h"
+#include "narrow.h"
+#include "integers.h"
+#include "tiles.h"
+#include "../activation/kernel.inl"
+#include "../linear/kernel.inl"
+#include "../linear/quantized.inl"
+#include "../linear/tiled.inl"
+
+}  // namespace
+
+const Kernels& sw_kernels_amx() {
+  static const Kernels kernels = [] {
+    Kernels own = sw_kernels_avx512bf16();
+    own.name = "amx", own.linear = linear_tiled;
+    return own;
+  }();
+  return kernels;
+}

@@ -1,0 +1,218 @@
+/* The products of kernel.inl and quantized.inl in tiles (cpu/tiles.h).
+ *
+ * A tile of bf16 sums 32 columns of K in an order of its own, so that on a machine with tiles every product of bf16 goes
+ * through them, one row's too: its result is the same alone and in a batch. Sums of integers are exact: those of few rows
+ * stay with quantized.inl, which gives the same bits. */
+
+enum { TILE_HEIGHT = 16, TILE_DEPTH = 32 }; /* rows; columns of K in bf16 */
+
+/* Tiles 0 and 1, and 2 and 3, sum rows of two tiles, 4 and 5, by sixteen columns each of 6 and 7, whose depth is in bytes.
+ * Their shapes are set again only where they change. */
+class ShapedTiles : public Tiles8 {
+ public:
+  inline void of(int upper_rows, int lower_rows, int bytes) {
+    if (upper_rows == rows[0] && lower_rows == rows[1] && bytes == depth) return;
+    rows[0] = upper_rows, rows[1] = lower_rows, depth = bytes;
+    TileShapes shapes;
+    for (int i = 0; i < 2; ++i)
+      if (rows[i]) {
+        shapes.set(2 * i, rows[i], 64), shapes.set(2 * i + 1, rows[i], 64);
+        shapes.set(4 + i, rows[i], bytes);
+      }
+    shapes.set(6, bytes / 4, 64), shapes.set(7, bytes / 4, 64);
+    shape(shapes);
+  }
+  inline ~ShapedTiles() {
+    if (depth) release();
+  }
+
+ private:
+  int rows[2] = {}, depth = 0;
+};
+
+/* out[rows][32] (+)= x · w over `columns` of K, which are whole tiles or less than one; rows <= 32. */
+static void multiply_tiles(ShapedTiles& t, const bf16* x, size_t x_stride, int rows, const bf16* w, int columns,
+                           float* out, size_t out_stride, bool resume) {
+  enum { LINE = 128 }; /* bytes of a pair of columns of a packed block */
+  int bytes = columns < TILE_DEPTH ? (columns + 1) / 2 * 4 : TILE_DEPTH * 2;
+  bool second = rows > TILE_HEIGHT;
+  size_t to = out_stride * 4, from = x_stride * 2;
+  float* below = out + TILE_HEIGHT * out_stride;
+  t.of(second ? TILE_HEIGHT : rows, second ? rows - TILE_HEIGHT : 0, bytes);
+  if (resume) {
+    t.load<0>(out, to), t.load<1>(out + 16, to);
+    if (second) t.load<2>(below, to), t.load<3>(below + 16, to);
+  } else {
+    t.clear<0>(), t.clear<1>();
+    if (second) t.clear<2>(), t.clear<3>();
+  }
+  for (int k = 0; k < columns; k += TILE_DEPTH, x += TILE_DEPTH, w += TILE_DEPTH * 32) {
+    t.load<6>(w, LINE), t.load<7>(w + 32, LINE);
+    t.load<4>(x, from);
+    t.add_bf16<0, 4, 6>(), t.add_bf16<1, 4, 7>();
+    if (second) {
+      t.load<5>(x + TILE_HEIGHT * x_stride, from);
+      t.add_bf16<2, 5, 6>(), t.add_bf16<3, 5, 7>();
+    }
+  }
+  t.store<0>(out, to), t.store<1>(out + 16, to);
+  if (second) t.store<2>(below, to), t.store<3>(below + 16, to);
+}
+
+static void linear_tiles(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
+  enum { HEIGHT = 2 * TILE_HEIGHT, TOGETHER = 4, PANEL_COLUMNS = 512 }; /* of 32 columns: 32 KiB */
+  alignas(64) float sums[TOGETHER * HEIGHT * 64];
+  ShapedTiles t;
+  size_t block_size = (size_t)(p.w.k + 1) / 2 * 64;
+  int whole = p.w.k / TILE_DEPTH * TILE_DEPTH, panel = row_end - row_begin > HEIGHT ? PANEL_COLUMNS : whole;
+  for (int block = block_begin; block < block_end; ++block) {
+    const bf16* w = (const bf16*)p.w.at + block * block_size;
+    for (int row = row_begin, end; row < row_end; row = end) {
+      end = row_end - row < TOGETHER * HEIGHT ? row_end : row + TOGETHER * HEIGHT;
+      for (int first = 0, count; first < p.w.k; first += count) {
+        count = first == whole ? p.w.k - whole : whole - first < panel ? whole - first : panel;
+        for (int i = 0; i < end - row; i += HEIGHT)
+          multiply_tiles(t, (const bf16*)p.x + (size_t)(row + i) * p.x_stride + first, p.x_stride,
+                         end - row - i < HEIGHT ? end - row - i : HEIGHT, w + (size_t)first * 32, count, sums + i * 64, 64,
+                         first > 0);
+      }
+      if (p.out_dtype == SW_BF16)
+        finish_tile<bf16>(p, sums, row, end - row, block, 1);
+      else
+        finish_tile<float>(p, sums, row, end - row, block, 1);
+    }
+  }
+}
+
+/* Of a tile's rows: the codes of 32 columns, their upper bytes and their lower ones, in the order of a packed step. */
+struct SplitCodes {
+  int8_t upper[TILE_HEIGHT][32];
+  uint8_t lower[TILE_HEIGHT][32];
+};
+
+/* Scales and minimums of 32 rows of W: for 32 columns, or for each half of them. */
+struct WideScales {
+  F16 scale[2][2], minimum[2][2]; /* [half of the columns][half of the rows] */
+};
+
+enum { SPLIT_BLOCKS = 16 }; /* of 32 columns, in a panel */
+
+/* 32 rows of W on the way from panel to panel. */
+struct WidenedBlock {
+  const char* at;
+  F16 super[2], super_minimum[2];
+  alignas(64) char codes[SPLIT_BLOCKS * 1024]; /* in bytes, as those of 8 bits stand */
+  WideScales scales[SPLIT_BLOCKS];
+
+  /* The next panel, which begins at block `first` of K. */
+  void widen(const sw_weight& w, int first, int blocks) {
+    int groups = sw_has_halves(w) ? 2 : 1, group_blocks = (w.group + 31) / 32;
+    for (int i = 0; i < blocks; ++i) {
+      WideScales& now = scales[i];
+      if (sw_has_supers(w.scale_dtype) && (first + i) % (SW_SUPER / 32) == 0) {
+        at = take_supers(at, super);
+        if (w.minimums) at = take_supers(at, super_minimum);
+      }
+      if ((first + i) % group_blocks == 0)
+        at = take_factors(at, w.scale_dtype, groups, w.minimums, super, super_minimum, now.scale, now.minimum);
+      else
+        now = scales[i ? i - 1 : SPLIT_BLOCKS - 1];
+      char* to = codes + i * 1024;
+      switch (w.dtype) {
+        case SW_INT2: widen_block<SW_INT2>(at, to); break;
+        case SW_INT3: widen_block<SW_INT3>(at, to); break;
+        case SW_INT4: widen_block<SW_INT4>(at, to); break;
+        case SW_INT5: widen_block<SW_INT5>(at, to); break;
+        case SW_INT6: widen_block<SW_INT6>(at, to); break;
+        case SW_IQ4: widen_block<SW_IQ4>(at, to); break;
+        case SW_E2M1: widen_block<SW_E2M1>(at, to); break;
+        default: memcpy(to, at, 1024);
+      }
+      at += sw_codes_bytes(w.dtype);
+    }
+  }
+};
+
+/* sums[rows][32] += x · w over a panel, 64 floats from row to row; rows <= 16. */
+static void multiply_split(ShapedTiles& t, const sw_weight& w, const WidenedBlock& widened, const char* x,
+                           size_t x_stride, const SplitCodes* split, int rows, int blocks, float* sums) {
+  alignas(64) int32_t whole[4][TILE_HEIGHT][16]; /* upper bytes by the first and the second rows of W, lower bytes */
+  int halves = sw_has_halves(w) ? 2 : 1, width = 32 / halves, per_zero = 128 / zero_code(w.dtype);
+  bool symmetric = w.dtype == SW_INT8 || !w.minimums;
+  t.of(rows, rows, width);
+  for (int i = 0; i < blocks; ++i)
+    for (int half = 0; half < halves; ++half) {
+      const char* codes = widened.codes + i * 1024 + half * 512;
+      t.load<4>(split[i].upper[0] + half * 16, 32), t.load<5>(split[i].lower[0] + half * 16, 32);
+      t.load<6>(codes, 128), t.load<7>(codes + 64, 128);
+      t.clear<0>(), t.clear<1>(), t.clear<2>(), t.clear<3>();
+      t.add_signed_bytes<0, 4, 6>(), t.add_signed_bytes<1, 4, 7>();
+      t.add_bytes<2, 5, 6>(), t.add_bytes<3, 5, 7>();
+      t.store<0>(whole[0], 64), t.store<1>(whole[1], 64), t.store<2>(whole[2], 64), t.store<3>(whole[3], 64);
+      for (int m = 0; m < rows; ++m) {
+        const CodeBlock* from = (const CodeBlock*)(x + m * x_stride) + i;
+        int32_t negated = halves == 2 ? half_start(from, half) : from->start[0]; /* -128 times the sum of the codes */
+        int32_t start = symmetric ? negated / per_zero : 0;
+        F16 own = splat(from->scale), shift = splat(halves == 2 ? from->scale * (float)(negated / -128) : from->sum);
+        for (int group = 0; group < 2; ++group) {
+          float* to = sums + m * 64 + group * 16;
+          I16 exact = joined_words(whole[group][m], whole[2 + group][m], start);
+          F16 sum = fma(to_float(exact), widened.scales[i].scale[half][group] * own, load(to));
+          store(to, w.minimums ? fma(widened.scales[i].minimum[half][group], shift, sum) : sum);
+        }
+      }
+    }
+}
+
+static void linear_split(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
+  enum { TOGETHER = 4, BLOCKS = 4 }; /* tiles of rows, and blocks of W, that share what is split and widened */
+  alignas(64) float sums[BLOCKS][TOGETHER * TILE_HEIGHT * 64];
+  alignas(64) SplitCodes split[TOGETHER][SPLIT_BLOCKS];
+  alignas(64) WidenedBlock widened[BLOCKS];
+  ShapedTiles t;
+  int blocks = (p.w.k + 31) / 32;
+  for (int block = block_begin; block < block_end; block += BLOCKS) {
+    int together = block_end - block < BLOCKS ? block_end - block : BLOCKS;
+    for (int row = row_begin, end; row < row_end; row = end) {
+      end = row_end - row < TOGETHER * TILE_HEIGHT ? row_end : row + TOGETHER * TILE_HEIGHT;
+      int rows = end - row, tile_rows = even_tiles(rows, TILE_HEIGHT);
+      for (int b = 0; b < together; ++b) {
+        widened[b].at = (const char*)p.w.at + (block + b) * sw_block_bytes(p.w);
+        for (int i = 0; i < rows; ++i) store(sums[b] + i * 64, zero()), store(sums[b] + i * 64 + 16, zero());
+      }
+      for (int first = 0, count; first < blocks; first += count) {
+        count = blocks - first < SPLIT_BLOCKS ? blocks - first : SPLIT_BLOCKS;
+        const char* x = (const char*)p.x + (size_t)row * p.x_stride + (size_t)first * sizeof(CodeBlock);
+        for (int m = 0; m < rows; ++m)
+          for (int i = 0; i < count; ++i) {
+            SplitCodes& to = split[m / tile_rows][i];
+            split_words(((const CodeBlock*)(x + m * p.x_stride) + i)->code, to.upper[m % tile_rows],
+                        to.lower[m % tile_rows]);
+          }
+        for (int b = 0; b < together; ++b) {
+          widened[b].widen(p.w, first, count);
+          for (int m = 0; m < rows; m += tile_rows)
+            multiply_split(t, p.w, widened[b], x + m * p.x_stride, p.x_stride, split[m / tile_rows],
+                           rows - m < tile_rows ? rows - m : tile_rows, count, sums[b] + m * 64);
+        }
+      }
+      for (int b = 0; b < together; ++b)
+        if (p.out_dtype == SW_BF16)
+          finish_tile<bf16>(p, sums[b], row, rows, block + b, 1);
+        else
+          finish_tile<float>(p, sums[b], row, rows, block + b, 1);
+    }
+  }
+}
+
+/* From as many rows on integers go through tiles. */
+enum { SPLIT_FROM = 16 };
+
+static void linear_tiled(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
+  if (p.w.dtype == SW_BF16)
+    linear_tiles(p, row_begin, row_end, block_begin, block_end);
+  else if (sw_is_integers(p.w.dtype) && row_end - row_begin >= SPLIT_FROM)
+    linear_split(p, row_begin, row_end, block_begin, block_end);
+  else
+    linear(p, row_begin, row_end, block_begin, block_end);
+}
