@@ -9,7 +9,8 @@ taken 8 s of each; the idle ones sleep. A round's ratio is the median over its p
 the servers one right after the other. Prints a table of medians over the rounds and the ratio of the first
 server to each other, with the 90 % interval of its median; with --json all figures. --until 0.04 goes on past
 --rounds with the scenarios whose interval is wider, 40 rounds at most; Ctrl-C or SIGTERM ends it after the
-last whole one.
+last whole one. --fresh starts the servers anew for each round: where a process got its memory can make it 3 %
+faster or slower for as long as it lives, which no number of rounds averages out.
 Scenarios: single 128 in, 128 out; ttft 512 in; prefix the same 512 again; cN: N streams of 128 in, 64 out at
 once; chatN: N chats of 32 numbers written out, 64 out; a trailing s (c8s) samples instead of taking the
 likeliest token.
@@ -47,16 +48,22 @@ a machine's pace changes within seconds."""
 WARM_UP = Load(num_requests=2, concurrency=2, input_len=64, output_len=8, seed=99)
 
 
+Figures = dict[str, list[list[float]]]
+"""A figure's passes, round by round."""
+
+
 @dataclass
 class Server:
-    """A server that this script started, and what it measured of it: figure → a round's passes, by rounds."""
+    """A server that this script started, and what it measured of it."""
 
     name: str
     process: subprocess.Popen[bytes]
     url: str
     model: str
-    start_seconds: float
-    figures: dict[str, list[list[float]]] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
+
+    def keep(self, figure: str, passes: list[float]) -> None:
+        self.figures.setdefault(figure, []).append(passes)
 
     def peak_memory_mib(self) -> int:
         """Largest resident set of each process of its group, summed."""
@@ -86,8 +93,8 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def start(name: str, command: str, model: str, patience: float = 300) -> Server:
-    """Start a server and wait for its first answered token."""
+def start(name: str, command: str, model: str, figures: Figures, patience: float = 300) -> Server:
+    """Start a server, wait for its first answered token, and warm it up; `figures` go on."""
     port = free_port()
     words = shlex.split(command.format(model=model, port=port))
     started = time.perf_counter()
@@ -103,10 +110,13 @@ def start(name: str, command: str, model: str, patience: float = 300) -> Server:
                 url + "/v1/completions", body, {"Content-Type": "application/json"}
             )
             urllib.request.urlopen(asked, timeout=patience).close()
-            return Server(name, process, url, served, time.perf_counter() - started)
+            server = Server(name, process, url, served, figures)
+            server.keep("start s", [time.perf_counter() - started])
+            asyncio.run(run(url, served, WARM_UP))
+            return server
         except (OSError, urllib.error.HTTPError, KeyError, IndexError, ValueError):
             time.sleep(0.05)
-    Server(name, process, url, "", 0).stop()
+    Server(name, process, url, "").stop()
     raise SystemExit(f"{name} did not come up; see {log.name}")
 
 
@@ -150,31 +160,23 @@ def paired(ours: list[list[float]], theirs: list[list[float]]) -> tuple[float, f
     return statistics.median(ratios), ratios[first], ratios[count - 1 - first]
 
 
-def width(servers: list[Server], scenario: str) -> float:
+def width(kept: dict[str, Figures], scenario: str) -> float:
     """Of the widest interval of a scenario's ratios; unbounded before its first round."""
-    first, *others = (server.figures for server in servers)
+    first, *others = kept.values()
     names = [name for name in first if name.startswith(f"{scenario} ")]
     bounds = [paired(first[name], other[name])[1:] for other in others for name in names]
     return max((high - low for low, high in bounds), default=math.inf if others else 0.0)
 
 
-def table(servers: list[Server]) -> str:
-    names = [server.name for server in servers]
+def table(kept: dict[str, Figures]) -> str:
+    names, ours = list(kept), next(iter(kept.values()))
     head = ["figure", "rounds", *names, *(f"{names[0]} / {name}" for name in names[1:])]
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
-    for figure, rounds in servers[0].figures.items():
-        first, *others = (server.figures[figure] for server in servers)
-        medians = [statistics.median(map(statistics.median, values)) for values in (first, *others)]
-        ratios = ["{:.3f} [{:.3f}, {:.3f}]".format(*paired(first, values)) for values in others]
-        lines.append(
-            "| " + " | ".join([figure, f"{len(rounds)}", *(f"{m:.3g}" for m in medians), *ratios]) + " |"
-        )
-    for label, values in (
-        ("start, s", [s.start_seconds for s in servers]),
-        ("peak memory, MiB", [float(s.peak_memory_mib()) for s in servers]),
-    ):
-        ratios = [f"{values[0] / other:.2f}" for other in values[1:]]
-        lines.append("| " + " | ".join([label, "", *(f"{v:.3g}" for v in values), *ratios]) + " |")
+    for figure, rounds in ours.items():
+        each = [figures[figure][: len(rounds)] for figures in kept.values()]
+        medians = [f"{statistics.median(map(statistics.median, values)):.3g}" for values in each]
+        ratios = ["{:.3f} [{:.3f}, {:.3f}]".format(*paired(rounds, values)) for values in each[1:]]
+        lines.append("| " + " | ".join([figure, f"{len(rounds)}", *medians, *ratios]) + " |")
     return "\n".join(lines)
 
 
@@ -194,9 +196,19 @@ def play(turn: int, servers: list[Server], scenarios: list[str]) -> None:
             passes += 1
     for server in servers:
         for figure, values in found[server.name].items():
-            server.figures.setdefault(figure, []).append(values)
-    widths = ", ".join(f"{scenario} {width(servers, scenario):.3f}" for scenario in scenarios)
+            server.keep(figure, values)
+        server.keep("peak memory, MiB", [float(server.peak_memory_mib())])
+    kept = {server.name: server.figures for server in servers}
+    widths = ", ".join(f"{scenario} {width(kept, scenario):.3f}" for scenario in scenarios)
     print(f"round {turn + 1}: intervals {widths}", file=sys.stderr)
+
+
+def launch(servers: list[Server], commands: dict[str, str], model: str, kept: dict[str, Figures]) -> None:
+    """These in place of `servers`, one after the other."""
+    while servers:
+        servers.pop().stop()
+    for name, command in commands.items():
+        servers.append(start(name, command, model, kept[name]))
 
 
 def main() -> None:
@@ -206,27 +218,30 @@ def main() -> None:
     parser.add_argument("--server", action="append", required=True, metavar="NAME=COMMAND")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--until", type=float, default=math.inf, metavar="WIDTH")
+    parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--scenarios", default="single,ttft,prefix,c8,c32")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers end with us
     servers: list[Server] = []
     try:
-        for name, _, command in (item.partition("=") for item in arguments.server):
-            servers.append(start(name, command, arguments.model))
-            asyncio.run(run(servers[-1].url, servers[-1].model, WARM_UP))
+        commands = {name: command for name, _, command in (item.partition("=") for item in arguments.server)}
+        kept: dict[str, Figures] = {name: {} for name in commands}
         with contextlib.suppress(KeyboardInterrupt):
             scenarios = arguments.scenarios.split(",")
             for turn in range(max(arguments.rounds, MOST_ROUNDS)):
                 if turn >= arguments.rounds:
-                    scenarios = [name for name in scenarios if width(servers, name) > arguments.until]
+                    scenarios = [name for name in scenarios if width(kept, name) > arguments.until]
                 if not scenarios:
                     break
+                if arguments.fresh or not servers:
+                    commands = dict(reversed(commands.items()))  # what is first may find better memory
+                    launch(servers, commands, arguments.model, kept)
+                    servers.sort(key=lambda server: list(kept).index(server.name))
                 play(turn, servers, scenarios)
-        print(table(servers))
+        print(table(kept))
         if arguments.json:
-            figures = {s.name: {"start_s": s.start_seconds} | s.figures for s in servers}
-            arguments.json.write_text(json.dumps(figures, indent=1))
+            arguments.json.write_text(json.dumps(kept, indent=1))
     finally:
         for server in servers:
             server.stop()

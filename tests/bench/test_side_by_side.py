@@ -7,7 +7,7 @@ import random
 import statistics
 
 import pytest
-from side_by_side import TURN_SECONDS, Server, paired, play
+from side_by_side import TURN_SECONDS, Server, paired, play, table
 
 
 def each(values: list[float]) -> list[list[float]]:
@@ -50,7 +50,7 @@ def test_the_interval_of_forty_rounds_is_no_wider_than_it_must_be() -> None:
 def test_a_round_measures_in_turns_there_and_back_and_keeps_every_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    servers: list[Server] = [Server(name, None, "", "", 0.0) for name in ("ours", "theirs")]  # type: ignore[arg-type]
+    servers: list[Server] = [Server(name, None, "", "") for name in ("ours", "theirs")]  # type: ignore[arg-type]
     calls: list[tuple[str, int]] = []
     pace = iter([1.0, 10.0, 30.0, 2.0, 3.0, 20.0])
     clock = 0.0
@@ -62,6 +62,7 @@ def test_a_round_measures_in_turns_there_and_back_and_keeps_every_pass(
         return {"tok_s": next(pace)}
 
     monkeypatch.setattr("side_by_side.measure", measured)
+    monkeypatch.setattr(Server, "peak_memory_mib", lambda server: 100)
     monkeypatch.setattr("side_by_side.time.monotonic", lambda: clock)
     play(0, servers, ["single"])
     assert [name for name, _ in calls] == ["ours", "theirs", "theirs", "ours", "ours", "theirs"]
@@ -69,6 +70,15 @@ def test_a_round_measures_in_turns_there_and_back_and_keeps_every_pass(
     assert seeds[::2] == seeds[1::2]
     assert len(set(seeds)) == 3
     assert [server.figures for server in servers] == [
-        {"single tok_s": [[1.0, 2.0, 3.0]]},
-        {"single tok_s": [[10.0, 30.0, 20.0]]},
+        {"single tok_s": [[1.0, 2.0, 3.0]], "peak memory, MiB": [[100.0]]},
+        {"single tok_s": [[10.0, 30.0, 20.0]], "peak memory, MiB": [[100.0]]},
     ]
+
+
+def test_what_was_measured_before_the_last_whole_round_is_in_the_table() -> None:
+    ours = {"start s": [[2.0], [2.0]], "single tok_s": [[30.0]]}  # ended within a fresh start
+    theirs = {"start s": [[1.0], [4.0]], "single tok_s": [[20.0]]}
+    head, _, start, single = table({"ours": ours, "theirs": theirs}).splitlines()
+    assert head == "| figure | rounds | ours | theirs | ours / theirs |"
+    assert start == "| start s | 2 | 2 | 2.5 | 1.250 [0.500, 2.000] |"
+    assert single == "| single tok_s | 1 | 30 | 20 | 1.500 [1.500, 1.500] |"
