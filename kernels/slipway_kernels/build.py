@@ -1,7 +1,8 @@
 """Compile the CPU kernels into one shared library: `python -m slipway_kernels.build`.
 
 The kernel bodies (`*.inl`) are compiled once per instruction set, each file with its own flags; the widest
-that the processor runs is chosen at load. Only what changed is compiled again.
+that the processor runs is chosen at load. Only what changed is compiled again. The library is for the machine
+that the compiler compiles for: with `CXX=aarch64-linux-gnu-g++` for ARM.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import platform
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,11 +29,22 @@ ISA_FLAGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 AVX512_BF16 = (*AVX512, "-mavx512bf16", "-mavx512vnni")
-X86_FLAGS = {
+X86 = {
+    "isa_generic.cpp": (),
     "isa_avx2.cpp": AVX2,
     "isa_avx512.cpp": AVX512,
     "isa_avx512bf16.cpp": AVX512_BF16,
     "isa_amx.cpp": AVX512_BF16,  # what tiles do is written in assembler
+}
+ARM = {
+    "isa_neon.cpp": ("-march=armv8-a",),
+    "isa_neonbf16.cpp": ("-march=armv8.2-a+dotprod+bf16+i8mm",),
+}
+# Instruction sets with their flags, by machine; any other machine has the first.
+ISAS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "": {"isa_generic.cpp": ()},
+    **dict.fromkeys(("x86_64", "amd64"), X86),
+    **dict.fromkeys(("aarch64", "arm64"), ARM),
 }
 
 
@@ -65,37 +77,47 @@ def jobs() -> int:
     return int(given)
 
 
-def sources() -> list[Path]:
-    """Every C++ file of this processor's library."""
+def machine_of(command: Sequence[str]) -> str:
+    """The machine that a compiler compiles for, such as `aarch64`, in lower case. Raises BuildError."""
+    return run([*command, "-dumpmachine"]).partition("-")[0].strip().lower()
+
+
+def sources(machine: str) -> list[Path]:
+    """Every C++ file of that machine's library."""
+    isas = ISAS.get(machine, ISAS[""])
     found = sorted(PACKAGE.glob("*/*.cpp"))
-    if platform.machine() in ("x86_64", "AMD64"):
-        return found
-    return [path for path in found if path.name not in X86_FLAGS]
+    return [path for path in found if not path.name.startswith("isa_") or path.name in isas]
 
 
 def flags_of(source: Path) -> list[str]:
     """The compiler flags of one source file."""
-    isa = (*ISA_FLAGS, *X86_FLAGS.get(source.name, ())) if source.name.startswith("isa_") else ()
+    isa = [*ISA_FLAGS, *(X86 | ARM)[source.name]] if source.name.startswith("isa_") else []
     return [*FLAGS, *isa, f"-I{PACKAGE / 'cpu'}"]
 
 
-def build(library: Path = LIBRARY, objects: Path = OBJECTS) -> Path:
-    """Bring `library` up to date and return its path. Raises BuildError.
+def build(library: Path | None = None, objects: Path = OBJECTS) -> Path:
+    """Bring the library up to date and return its path. Raises BuildError.
 
+    Objects for another machine lie in a folder of their own, as does their library unless it is given.
     Of several processes that build at once, one compiles and the others wait for it.
     """
     command = compiler()
+    machine = machine_of(command)
+    if machine != platform.machine().lower():
+        objects = objects.with_name(f"{objects.name}-{machine}")
+        library = library or objects / LIBRARY.name
+    library = library or LIBRARY
     objects.mkdir(parents=True, exist_ok=True)
     with (objects / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _build(command, library, objects)
+        _build(command, sources(machine), library, objects)
     return library
 
 
-def _build(command: Sequence[str], library: Path, objects: Path) -> None:
+def _build(command: Sequence[str], files: Sequence[Path], library: Path, objects: Path) -> None:
     headers = [*PACKAGE.glob("*/*.h"), *PACKAGE.glob("*/*.inl"), Path(__file__)]
     newest_header = max(path.stat().st_mtime for path in headers)
-    targets = {source: objects / f"{source.parent.name}_{source.stem}.o" for source in sources()}
+    targets = {source: objects / f"{source.parent.name}_{source.stem}.o" for source in files}
     stale = [
         (source, target)
         for source, target in targets.items()
@@ -116,13 +138,14 @@ def _build(command: Sequence[str], library: Path, objects: Path) -> None:
         fresh.replace(library)
 
 
-def run(command: list[str]) -> None:
-    """Run the compiler; raises BuildError with its output."""
+def run(command: list[str]) -> str:
+    """Run the compiler and return what it prints; raises BuildError with its errors."""
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise BuildError(
             f"The compiler failed on the CPU kernels: {shlex.join(command)}\n{result.stderr.strip()}"
         )
+    return result.stdout
 
 
 if __name__ == "__main__":

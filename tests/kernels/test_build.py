@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from slipway_kernels.build import BuildError, jobs
+from slipway_kernels.build import BuildError, jobs, machine_of, sources
 
 
 def test_max_jobs_says_how_many_compilers_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +28,8 @@ def test_another_number_of_jobs_is_refused(monkeypatch: pytest.MonkeyPatch, text
         jobs()
 
 
-COMPILER = """#!/bin/sh
+COMPILER = f"""#!/bin/sh
+[ "$1" = -dumpmachine ] && echo {platform.machine()}-linux-gnu && exit
 mkdir "$ONLY_ONE" || exit 9
 for word in "$@"; do output=$word; done
 : >"$output"
@@ -51,3 +53,14 @@ def test_builds_of_several_processes_take_turns(tmp_path: Path) -> None:
     builds = [subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     assert [(build.communicate()[1], build.returncode) for build in builds] == [("", 0)] * 3
     assert (tmp_path / "library.so").exists()
+
+
+def test_the_compiler_decides_for_which_machine_the_library_is() -> None:
+    named = {machine: {path.name for path in sources(machine)} for machine in ("x86_64", "arm64", "riscv64")}
+    isas = {machine: {name for name in files if name.startswith("isa_")} for machine, files in named.items()}
+    assert isas == {
+        "x86_64": {"isa_generic.cpp", "isa_avx2.cpp", "isa_avx512.cpp", "isa_avx512bf16.cpp"},
+        "arm64": {"isa_neon.cpp", "isa_neonbf16.cpp"},
+        "riscv64": {"isa_generic.cpp"},
+    }
+    assert machine_of(["echo", "arm64-apple-darwin23"]) == "arm64"

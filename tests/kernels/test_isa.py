@@ -11,9 +11,10 @@ import pytest
 
 from slipway_kernels.cpu import isa
 
-ISAS = ["generic", "avx2", "avx512", "avx512bf16", "amx"]
-OTHERS = ISAS[: ISAS.index(isa())]
-if "amx_tile" in Path("/proc/cpuinfo").read_text():
+MACHINES = [["generic", "avx2", "avx512", "avx512bf16", "amx"], ["neon", "neonbf16"]]
+OTHERS = [name for isas in MACHINES if isa() in isas for name in isas[: isas.index(isa())]]
+CPU = Path("/proc/cpuinfo")
+if isa() == "avx512bf16" and "amx_tile" in CPU.read_text():
     OTHERS.append("amx")  # which must be named
 HERE = Path(__file__).parent
 

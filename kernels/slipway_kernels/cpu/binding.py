@@ -232,14 +232,14 @@ def library() -> ctypes.CDLL:
     named, used = os.environ.get("SLIPWAY_CPU_ISA"), loaded.sw_isa().decode()
     if named and named != used:
         raise RuntimeError(
-            f"SLIPWAY_CPU_ISA={named} cannot be had: this processor's widest of amx, avx512bf16, avx512, "
-            "avx2 and generic may be lower, or the name is none of them. Name another or leave it unset."
+            f"SLIPWAY_CPU_ISA={named} cannot be had: this processor lacks it, or the name is none of amx, "
+            "avx512bf16, avx512, avx2 and generic (on ARM neonbf16 and neon). Name another or leave it unset."
         )
     return loaded
 
 
 def isa() -> str:
-    """The instruction set in use: amx, avx512bf16, avx512, avx2 or generic."""
+    """The instruction set in use: amx, avx512bf16, avx512, avx2 or generic; on ARM neonbf16 or neon."""
     name: bytes = library().sw_isa()
     return name.decode()
 

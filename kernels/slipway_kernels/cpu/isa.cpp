@@ -7,6 +7,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+#elif defined(__aarch64__)
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(__linux__)
+#include <sys/auxv.h>
+#endif
 #endif
 
 #include "kernels.h"
@@ -16,7 +22,7 @@ namespace {
 #if defined(__x86_64__)
 /* Whether there are tiles of bf16 and bytes, and the system keeps them for this process: on Linux it is asked once,
  * before a thread uses them. */
-bool tiles() {
+bool has_tiles() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
   enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
   constexpr unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25; /* amx-bf16, amx-tile, amx-int8 */
@@ -27,10 +33,30 @@ bool tiles() {
   return false;
 #endif
 }
+#elif defined(__aarch64__)
+/* Whether the processor and the system have every instruction of neonbf16. */
+bool has_neonbf16() {
+#if defined(__APPLE__)
+  for (const char* name : {"hw.optional.arm.FEAT_DotProd", "hw.optional.arm.FEAT_BF16", "hw.optional.arm.FEAT_I8MM"}) {
+    int found = 0;
+    size_t bytes = sizeof(found);
+    if (sysctlbyname(name, &found, &bytes, nullptr, 0) != 0 || !found) return false;
+  }
+  return true;
+#elif defined(__linux__)
+  /* The bits of the kernel's interface: an older C library's headers do not name all of them. */
+  constexpr unsigned long dot_product = 1ul << 20, int8_matrix = 1ul << 13, bf16 = 1ul << 14;
+  unsigned long second = getauxval(AT_HWCAP2);
+  return (getauxval(AT_HWCAP) & dot_product) && (second & int8_matrix) && (second & bf16);
+#else
+  return false;
+#endif
+}
 #endif
 
 const Kernels& choose() {
   const char* named = getenv("SLIPWAY_CPU_ISA");
+  [[maybe_unused]] auto allows = [&](const char* isa) { return !named || !*named || strcmp(named, isa) == 0; };
 #if defined(__x86_64__)
   __builtin_cpu_init();
   bool avx2 =
@@ -38,14 +64,18 @@ const Kernels& choose() {
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-  auto allows = [&](const char* isa) { return !named || !*named || strcmp(named, isa) == 0; };
   /* Only where they are asked for, until their speed has been measured beside the others'. */
-  if (avx512bf16 && named && strcmp(named, "amx") == 0 && tiles()) return sw_kernels_amx();
+  if (avx512bf16 && named && strcmp(named, "amx") == 0 && has_tiles()) return sw_kernels_amx();
   if (avx512bf16 && allows("avx512bf16")) return sw_kernels_avx512bf16();
   if (avx512 && allows("avx512")) return sw_kernels_avx512();
   if (avx2 && allows("avx2")) return sw_kernels_avx2();
 #endif
+#if defined(__aarch64__)
+  if (allows("neonbf16") && has_neonbf16()) return sw_kernels_neonbf16();
+  return sw_kernels_neon();
+#else
   return sw_kernels_generic();
+#endif
 }
 
 }  // namespace

@@ -171,6 +171,8 @@ const Kernels& sw_kernels_avx2();
 const Kernels& sw_kernels_avx512();
 const Kernels& sw_kernels_avx512bf16();
 const Kernels& sw_kernels_amx();
+const Kernels& sw_kernels_neon();
+const Kernels& sw_kernels_neonbf16();
 
 /* The widest that this processor runs, or what SLIPWAY_CPU_ISA names. */
 const Kernels& sw_kernels();

@@ -1,0 +1,2 @@
+#define SW_ISA neon
+#include "isa.inl"

@@ -1,0 +1,2 @@
+#define SW_ISA neonbf16
+#include "isa.inl"
