@@ -1,7 +1,8 @@
 /* Sixteen int32 lanes, each the sum of products of two codes and two activations of 16 bits at a time. All sums
  * are exact, so every instruction set and every blocking gives the same bits.
  *
- * Included after vector.h; the same rules. Codes and activations travel as P16: sixteen lanes of two words. */
+ * Included after vector.h; the same rules. Codes and activations travel as P16: sixteen lanes of two words; with ARM's
+ * 8-bit matrices of four bytes, see dot_bytes. */
 
 inline float half_to_float(uint16_t half) {
   uint32_t bits = (uint32_t)(half & 0x7fff) << 13;
@@ -123,6 +124,10 @@ inline F16 load_halves(const uint16_t* p) {
   F16 r;
   SW_EACH_PART r.part[i] = (Lanes)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p + i * WIDTH)));
   return r;
+#elif defined(__aarch64__)
+  F16 r;
+  SW_EACH_PART r.part[i] = (Lanes)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + i * WIDTH)));
+  return r;
 #else
   float lane[16];
   for (int i = 0; i < 16; ++i) lane[i] = half_to_float(p[i]);
@@ -198,6 +203,26 @@ inline float largest_magnitude(F16 a, F16 b) {
   memcpy(&value, &largest, 4);
   return value;
 }
+#if defined(__aarch64__)
+/* With 8-bit matrices the lower bytes of four columns, then the upper ones, both in the order of a step's codes. */
+inline void store_codes(int16_t* p, F16 low, F16 high, int32_t* sums) {
+  for (int half = 0; half < 2; ++half) {
+    const F16& from = half ? high : low;
+    int32x4_t sum = vdupq_n_s32(0);
+    for (int i = 0; i < PARTS; i += 2) {
+      int32x4_t a = vcvtnq_s32_f32((float32x4_t)from.part[i]), b = vcvtnq_s32_f32((float32x4_t)from.part[i + 1]);
+      sum = vaddq_s32(sum, vaddq_s32(a, b));
+      int16x8_t codes = vcombine_s16(vmovn_s32(a), vmovn_s32(b));
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+      alignas(16) static const uint8_t order[16] = {0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15};
+      codes = vreinterpretq_s16_u8(vqtbl1q_u8(vreinterpretq_u8_s16(codes), vld1q_u8(order)));
+#endif
+      vst1q_s16(p + half * 16 + i * WIDTH, codes);
+    }
+    sums[half] = vaddvq_s32(sum);
+  }
+}
+#else
 inline void store_codes(int16_t* p, F16 low, F16 high, int32_t* sums) {
   F16 magic = splat(12582912.0f); /* 1.5 · 2^23: the integer stands in the low bits */
   F16 rounded[2] = {low + magic, high + magic};
@@ -209,6 +234,7 @@ inline void store_codes(int16_t* p, F16 low, F16 high, int32_t* sums) {
     sums[i / 16] += p[i];
   }
 }
+#endif
 inline I16 joined_words(const int32_t* upper, const int32_t* lower, int32_t start) {
   I16 r;
   SW_EACH_PART r.part[i] = (*(const Bits*)(upper + i * WIDTH) << 8) + *(const Bits*)(lower + i * WIDTH) + start;
@@ -220,6 +246,32 @@ inline void split_words(const int16_t* words, int8_t* upper, uint8_t* lower) {
     upper[at] = (int8_t)(words[i] >> 8), lower[at] = (uint8_t)words[i];
   }
 }
+#if defined(__aarch64__)
+inline I16 dot_words(I16 sum, P16 codes, P16 x) {
+  SW_EACH_PART {
+    int32x4_t c = (int32x4_t)codes.part[i], both = (int32x4_t)x.part[i];
+    int32x4_t even = vmlal_s16((int32x4_t)sum.part[i], vmovn_s32(c), vmovn_s32(both));
+    sum.part[i] = (Bits)vmlal_s16(even, vshrn_n_s32(c, 16), vshrn_n_s32(both, 16));
+  }
+  return sum;
+}
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+/* Four products in each lane: of the codes in bytes with both bytes of sixteen-bit activations, of which x has the
+ * lower and the upper ones of two steps. The sum is low + 256 · high. */
+template <int STEP>
+inline void dot_bytes(I16& low, I16& high, P16 codes, int8x16_t x) {
+  SW_EACH_PART {
+    uint8x16_t c = (uint8x16_t)codes.part[i];
+    low.part[i] = (Bits)vdotq_laneq_u32((uint32x4_t)low.part[i], c, vreinterpretq_u8_s8(x), 2 * STEP);
+    high.part[i] = (Bits)vusdotq_laneq_s32((int32x4_t)high.part[i], c, x, 2 * STEP + 1);
+  }
+}
+inline I16 both_bytes(I16 low, I16 high) {
+  SW_EACH_PART low.part[i] = (Bits)((Words)low.part[i] + ((Words)high.part[i] << 8));
+  return low;
+}
+#endif
+#else
 /* Two products in each lane. */
 inline Bits dot_part(Words codes, Words x) {
 #if defined(__AVX2__)
@@ -234,5 +286,6 @@ inline I16 dot_words(I16 sum, P16 codes, P16 x) {
   SW_EACH_PART sum.part[i] += dot_part(codes.part[i], x.part[i]);
   return sum;
 }
+#endif
 
 #endif

@@ -116,6 +116,11 @@ SW_PARTWISE(high_half, (P16 v), (Lanes)(v.part[i] & 0xffff0000u))
 SW_PARTWISE(load, (const bf16* p),
             (Lanes)(__builtin_convertvector(*(const Halves*)(p + i * WIDTH), Words) << 16))
 inline void store(float* p, F16 v) { SW_EACH_PART *(Lanes*)(p + i * WIDTH) = v.part[i]; }
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+inline void store(bf16* p, F16 v) {
+  SW_EACH_PART *(Halves*)(p + i * WIDTH) = (Halves)vcvt_bf16_f32((float32x4_t)v.part[i]);
+}
+#else
 inline void store(bf16* p, F16 v) {
   SW_EACH_PART {
     Words bits = (Words)v.part[i];
@@ -124,6 +129,7 @@ inline void store(bf16* p, F16 v) {
     *(Halves*)(p + i * WIDTH) = __builtin_convertvector(rounded >> 16, Halves);
   }
 }
+#endif
 inline float sum_lanes(F16 v) {
   float lane[16];
   store(lane, v);
@@ -200,7 +206,7 @@ struct Operand<float> {
   static inline Value broadcast(const float* p, int) { return splat(*p); }
   static inline F16 accumulate(F16 sum, Value a, Value b) { return fma(a, b, sum); }
 };
-#if defined(__AVX512BF16__)
+#if defined(__AVX512BF16__) || defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 template <>
 struct Operand<bf16> {
   enum { STEP = 2, PARTS_OF_STEP = 1 };
@@ -208,7 +214,13 @@ struct Operand<bf16> {
   static inline Value row(const bf16* p, int) { return load_pairs(p); }
   static inline Value broadcast(const bf16* p, int) { return splat_pair(p); }
   static inline F16 accumulate(F16 sum, Value a, Value b) {
+#if defined(__AVX512BF16__)
     return _mm512_dpbf16_ps(sum, (__m512bh)b, (__m512bh)a);
+#else
+    SW_EACH_PART sum.part[i] =
+        (Lanes)vbfdotq_f32((float32x4_t)sum.part[i], (bfloat16x8_t)a.part[i], (bfloat16x8_t)b.part[i]);
+    return sum;
+#endif
   }
 };
 #else

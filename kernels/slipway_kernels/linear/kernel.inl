@@ -7,6 +7,10 @@
 enum { TILE_ROWS = 12, TILE_GROUPS = 2 }; /* 24 of 32 registers accumulate */
 #elif defined(__AVX2__)
 enum { TILE_ROWS = 6, TILE_GROUPS = 1 }; /* 12 of 16 */
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+enum { TILE_ROWS = 6, TILE_GROUPS = 1 }; /* 24 of 32 */
+#elif defined(__aarch64__)
+enum { TILE_ROWS = 4, TILE_GROUPS = 1 }; /* 16 of 32: both halves of bf16 pairs take 8 */
 #else
 enum { TILE_ROWS = 2, TILE_GROUPS = 1 };
 #endif

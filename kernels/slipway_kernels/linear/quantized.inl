@@ -52,6 +52,10 @@ static inline uint32_t in_place(uint32_t four) {
 
 #if defined(__AVX512F__)
 enum { CODE_ROWS = 6 }; /* 12 need more registers than the compiler finds: 181 GFLOP/s fall to 140 */
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+enum { CODE_ROWS = 3 }; /* 24 of 32 registers sum the lower and the upper bytes of sixteen rows of W */
+#elif defined(__aarch64__)
+enum { CODE_ROWS = 2 }; /* 16 of 32 */
 #else
 enum { CODE_ROWS = 4 };
 #endif
@@ -197,6 +201,58 @@ __attribute__((always_inline)) static inline void take_codes(const char*& at, co
   }
 }
 
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+/* The plane of a step's bits, which are its lowest. */
+template <int BITS>
+static inline P16 plane_of(const char* planes, int step) {
+  const char* from = planes + step / steps_of_plane(BITS) * 64;
+  __builtin_prefetch(from + SW_PREFETCH);
+  P16 plane = load_pairs((const bf16*)from);
+  SW_EACH_PART plane.part[i] >>= step % steps_of_plane(BITS) * 2 * BITS;
+  return plane;
+}
+
+/* The codes of a step in bytes: those of rows 0 to 15, or of 16 to 31. */
+template <int DTYPE, int HALF>
+static inline P16 code_bytes(const char* at, const char* uppers, int step) {
+  if constexpr (DTYPE == SW_INT8) {
+    __builtin_prefetch(at + step * 128 + HALF * 64 + SW_PREFETCH);
+    return load_pairs((const bf16*)(at + step * 128 + HALF * 64));
+  } else {
+    enum { LOWER = lower_bits(DTYPE), UPPER = upper_bits(DTYPE) };
+    P16 lower = plane_of<LOWER>(at, step);
+    if constexpr (is_table(DTYPE))
+      return entries<4 * HALF>(lower, table_of(DTYPE));
+    else if constexpr (UPPER == 0)
+      return joined<LOWER, 0, HALF>(lower, lower);
+    else
+      return joined<LOWER, UPPER, HALF>(lower, plane_of<UPPER>(uppers, step));
+  }
+}
+
+/* whole[M][HALF] += the products of STEPS steps, from `first` on. */
+template <int DTYPE, int HALF, int STEPS, int M>
+static inline void dot_steps(const char* at, const char* uppers, int first, const CodeBlock* const* x,
+                             I16 (*whole)[2]) {
+  I16 low[M], high[M];
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) low[m] = whole[m][HALF], high[m] = no_whole();
+#pragma GCC unroll 4
+  for (int step = 0; step < STEPS; step += 2) {
+    P16 even = code_bytes<DTYPE, HALF>(at, uppers, first + step);
+    P16 odd = code_bytes<DTYPE, HALF>(at, uppers, first + step + 1);
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m) {
+      int8x16_t bytes = vreinterpretq_s8_s16(vld1q_s16(x[m]->code + (first + step) * 4));
+      dot_bytes<0>(low[m], high[m], even, bytes);
+      dot_bytes<1>(low[m], high[m], odd, bytes);
+    }
+  }
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) whole[m][HALF] = both_bytes(low[m], high[m]);
+}
+#endif
+
 /* sums[M][32] += x[M] · w, 64 floats from row to row. HALVES: groups have 16 columns. WIDE: the codes are in bytes. */
 template <int DTYPE, bool MINIMUMS, bool HALVES, bool WIDE, int M>
 __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, const CodeGroups& w, float* sums) {
@@ -214,7 +270,7 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
       left = w.group_blocks;
     }
     const char *codes_at = at, *uppers = at + lower_bytes(DTYPE);
-    Planes planes;
+    [[maybe_unused]] Planes planes;
     for (int part = 0; part < PARTS_OF_BLOCK; ++part) {
       I16 whole[M][2];
 #pragma GCC unroll 16
@@ -224,6 +280,15 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
                                     : HALVES   ? start_of_half<DTYPE>(from, part)
                                                : start_of<DTYPE>(from);
       }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+      enum { HELD = WIDE ? int(SW_INT8) : DTYPE };
+      const CodeBlock* from[M];
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) from[m] = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
+      dot_steps<HELD, 0, STEPS, M>(WIDE ? wide : at, uppers, part * STEPS, from, whole);
+      dot_steps<HELD, 1, STEPS, M>(WIDE ? wide : at, uppers, part * STEPS, from, whole);
+      if (WIDE && part + 1 == PARTS_OF_BLOCK) wide += 1024;
+#else
       for (int step = part * STEPS; step < (part + 1) * STEPS; ++step) {
         P16 codes[2][2];
         if (WIDE)
@@ -241,6 +306,7 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
           }
         }
       }
+#endif
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
