@@ -38,7 +38,7 @@ export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
 .PHONY: help run python test lint types types-of-torch fast affected selected selected-clusters selected-kernels
 .PHONY: exhaustive exhaustive-tests exhaustive-clusters aot served-kernels programs images product e2e goals soak bench generate
-.PHONY: families lock oldest newest setup setup-test setup-dev kernels browser clean cluster cluster-shell cluster-down
+.PHONY: families lock oldest newest setup setup-test setup-dev kernels browser arm clean cluster cluster-shell cluster-down
 
 help:
 	@echo "make run         serve the demo model at http://$(HOST):$(PORT)"
@@ -183,7 +183,7 @@ setup: $(CPU)/bin/python kernels
 
 setup-test: $(TEST)/bin/python $(SUITE) kernels
 
-setup-dev: setup-test $(DEV)/bin/python $(CLIENTS)/bin/python $(OLDEST)/triton browser
+setup-dev: setup-test $(DEV)/bin/python $(CLIENTS)/bin/python $(OLDEST)/triton browser arm
 
 kernels:
 	@command -v "$${CXX:-g++}" >/dev/null || tools/packages.sh g++ >&2
@@ -192,6 +192,12 @@ kernels:
 # After an environment: two apt-get at once disturb each other.
 browser: | $(DEV)/bin/python
 	@command -v chromium >/dev/null || tools/packages.sh chromium >&2 || echo "Without it the console is not tested." >&2
+
+# 320 MB.
+arm: | $(DEV)/bin/python
+	@{ command -v qemu-aarch64 && command -v aarch64-linux-gnu-g++; } >/dev/null || \
+		tools/packages.sh qemu-user g++-aarch64-linux-gnu >&2 || \
+		echo "Without them the kernels for ARM are not tested." >&2
 
 # A folder that is there is complete: make must not remove its Python where it is interrupted.
 .PRECIOUS: $(CACHE)/venv-%/bin/python

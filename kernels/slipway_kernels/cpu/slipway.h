@@ -6,8 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The library's threads. */
 #ifdef __cplusplus
+class Pool;
+typedef Pool sw_pool;
 extern "C" {
+#else
+typedef struct sw_pool sw_pool;
 #endif
 
 #define SW_ABI 20
@@ -82,6 +87,40 @@ typedef struct {
   const float* minimums;  /* as scales, or null */
   const int32_t* columns_at; /* where each column of the matrix is stored, or null: in order */
 } sw_source;
+
+/* interface.cpp. The version of this file, and the instruction set in use. */
+int sw_abi(void);
+const char* sw_isa(void);
+
+/* Threads for the functions below. cpus [threads]: a processor for each, or null. */
+sw_pool* sw_pool_create(int threads, const int32_t* cpus);
+void sw_pool_destroy(sw_pool* pool);
+
+/* Memory of whole pages, zero at first, which a weight's `at` needs; null where the system refuses. */
+void* sw_memory_map(size_t bytes);
+void sw_memory_unmap(void* memory, size_t bytes);
+
+/* How many bytes a weight takes. Rows are packed to destination [rows], on all threads of the pool or on the caller's
+ * where it is null: floats; codes [rows, code_stride] with scales and minimums [rows, groups] in the weight's type of
+ * scales; GGUF blocks, of a type that the weight's form holds exactly. */
+size_t sw_weight_bytes(const sw_weight* weight);
+void sw_pack_rows(sw_pool* pool, const sw_weight* weight, const sw_source* source, int rows, const int32_t* destination);
+void sw_pack_codes(sw_pool* pool, const sw_weight* weight, const uint8_t* codes, size_t code_stride, const char* scales,
+                   const char* minimums, int rows, const int32_t* destination);
+void sw_pack_blocks(sw_pool* pool, const sw_weight* weight, int type, const uint8_t* blocks, size_t row_bytes, int rows,
+                    const int32_t* destination);
+
+/* Packed rows in fp32, out [count, k]. */
+void sw_read_rows(const sw_weight* weight, const int32_t* rows, int count, float* out);
+
+/* out [rows, n] = x · Wᵀ + bias, bias [n] in whole blocks of 32 or null. x is in the weight's type, and has an even
+ * number of columns in bf16. Integers multiply the codes of x, sw_code_stride bytes from row to row, which
+ * sw_quantize_rows makes; x_stride counts elements, and bytes of codes. A row's result is bit-identical alone, among
+ * other rows, and on any number of threads. */
+size_t sw_code_stride(int width);
+void sw_quantize_rows(const char* x, int dtype, size_t x_stride, int rows, int width, char* codes);
+void sw_linear(sw_pool* pool, const void* x, size_t x_stride, int rows, const sw_weight* weight, float* out,
+               size_t out_stride, const float* bias);
 
 /* How the tokens of one slot are drawn; see slipway.engine.params. Lists belong to the caller and live as
  * long as the slot is in use. */
