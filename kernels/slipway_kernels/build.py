@@ -13,6 +13,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,15 +38,12 @@ X86 = {
     "isa_amx.cpp": AVX512_BF16,  # what tiles do is written in assembler
 }
 ARM = {
-    "isa_neon.cpp": ("-march=armv8-a",),
+    "isa_neon.cpp": (),
     "isa_neonbf16.cpp": ("-march=armv8.2-a+dotprod+bf16+i8mm",),
 }
-# Instruction sets with their flags, by machine; any other machine has the first.
-ISAS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "": {"isa_generic.cpp": ()},
-    **dict.fromkeys(("x86_64", "amd64"), X86),
-    **dict.fromkeys(("aarch64", "arm64"), ARM),
-}
+# zig, which compiles for macOS anywhere, takes features only by -mcpu; GCC 12 fails on its own header then.
+APPLE = {**ARM, "isa_neonbf16.cpp": ("-mcpu=generic+dotprod+bf16+i8mm",)}
+GENERIC: Mapping[str, tuple[str, ...]] = {"isa_generic.cpp": ()}
 
 
 class BuildError(Exception):
@@ -71,27 +69,41 @@ def jobs() -> int:
     """Compilers that run at a time: `$MAX_JOBS`, or as many as there are cores. Raises BuildError."""
     given = os.environ.get("MAX_JOBS", "").strip()
     if not given:
-        return len(os.sched_getaffinity(0))
+        return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     if not given.isdecimal() or int(given) == 0:
         raise BuildError(f"MAX_JOBS={given} is not a whole number of at least 1. Correct it or unset it.")
     return int(given)
 
 
-def machine_of(command: Sequence[str]) -> str:
-    """The machine that a compiler compiles for, such as `aarch64`, in lower case. Raises BuildError."""
-    return run([*command, "-dumpmachine"]).partition("-")[0].strip().lower()
+def target_of(command: Sequence[str]) -> str:
+    """What a compiler compiles for, such as `aarch64-linux-gnu`, in lower case. Raises BuildError."""
+    return run([*command, "-dumpmachine"]).strip().lower()
 
 
-def sources(machine: str) -> list[Path]:
-    """Every C++ file of that machine's library."""
-    isas = ISAS.get(machine, ISAS[""])
+def is_this_machine(target: str) -> bool:
+    return target.startswith(f"{platform.machine().lower()}-") and platform.system().lower() in target
+
+
+def isas_of(target: str) -> Mapping[str, tuple[str, ...]]:
+    """The files of the target's instruction sets, with their flags."""
+    machine, _, system = target.partition("-")
+    if machine in ("x86_64", "amd64"):
+        return X86
+    if machine in ("aarch64", "arm64"):
+        return APPLE if "darwin" in system or "macos" in system else ARM
+    return GENERIC
+
+
+def sources(target: str) -> list[Path]:
+    """Every C++ file of the library for that target."""
+    isas = isas_of(target)
     found = sorted(PACKAGE.glob("*/*.cpp"))
     return [path for path in found if not path.name.startswith("isa_") or path.name in isas]
 
 
-def flags_of(source: Path) -> list[str]:
-    """The compiler flags of one source file."""
-    isa = [*ISA_FLAGS, *(X86 | ARM)[source.name]] if source.name.startswith("isa_") else []
+def flags_of(source: Path, target: str = "") -> list[str]:
+    """The compiler flags of one source file; those of an instruction set depend on the target."""
+    isa = [*ISA_FLAGS, *isas_of(target)[source.name]] if source.name.startswith("isa_") else []
     return [*FLAGS, *isa, f"-I{PACKAGE / 'cpu'}"]
 
 
@@ -102,39 +114,39 @@ def build(library: Path | None = None, objects: Path = OBJECTS) -> Path:
     Of several processes that build at once, one compiles and the others wait for it.
     """
     command = compiler()
-    machine = machine_of(command)
-    if machine != platform.machine().lower():
-        objects = objects.with_name(f"{objects.name}-{machine}")
+    target = target_of(command)
+    if not is_this_machine(target):
+        objects = objects.with_name(f"{objects.name}-{target}")
         library = library or objects / LIBRARY.name
     library = library or LIBRARY
     objects.mkdir(parents=True, exist_ok=True)
     with (objects / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _build(command, sources(machine), library, objects)
+        _build(command, target, library, objects)
     return library
 
 
-def _build(command: Sequence[str], files: Sequence[Path], library: Path, objects: Path) -> None:
+def _build(command: Sequence[str], target: str, library: Path, objects: Path) -> None:
     headers = [*PACKAGE.glob("*/*.h"), *PACKAGE.glob("*/*.inl"), Path(__file__)]
     newest_header = max(path.stat().st_mtime for path in headers)
-    targets = {source: objects / f"{source.parent.name}_{source.stem}.o" for source in files}
+    compiled = {source: objects / f"{source.parent.name}_{source.stem}.o" for source in sources(target)}
     stale = [
-        (source, target)
-        for source, target in targets.items()
-        if not target.exists() or target.stat().st_mtime < max(source.stat().st_mtime, newest_header)
+        (source, made)
+        for source, made in compiled.items()
+        if not made.exists() or made.stat().st_mtime < max(source.stat().st_mtime, newest_header)
     ]
     with ThreadPoolExecutor(max_workers=jobs()) as pool:
-        compiled = pool.map(
-            lambda pair: run([*command, *flags_of(pair[0]), "-c", str(pair[0]), "-o", str(pair[1])]),
+        runs = pool.map(
+            lambda pair: run([*command, *flags_of(pair[0], target), "-c", str(pair[0]), "-o", str(pair[1])]),
             stale,
         )
-        list(compiled)
-    newest_object = max(target.stat().st_mtime for target in targets.values())
+        list(runs)
+    newest_object = max(made.stat().st_mtime for made in compiled.values())
     if not library.exists() or library.stat().st_mtime < newest_object:
         # Linked beside and moved into place: a running server keeps the library that it has mapped.
         fresh = library.with_name(f"{library.name}.{os.getpid()}")
         library.parent.mkdir(parents=True, exist_ok=True)
-        run([*command, "-shared", "-pthread", *map(str, targets.values()), "-o", str(fresh)])
+        run([*command, "-shared", "-pthread", *map(str, compiled.values()), "-o", str(fresh)])
         fresh.replace(library)
 
 

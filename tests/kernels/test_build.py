@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slipway_kernels.build import BuildError, jobs, machine_of, sources
+from slipway_kernels.build import BuildError, is_this_machine, jobs, sources, target_of
 
 
 def test_max_jobs_says_how_many_compilers_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,11 +56,12 @@ def test_builds_of_several_processes_take_turns(tmp_path: Path) -> None:
 
 
 def test_the_compiler_decides_for_which_machine_the_library_is() -> None:
-    named = {machine: {path.name for path in sources(machine)} for machine in ("x86_64", "arm64", "riscv64")}
-    isas = {machine: {name for name in files if name.startswith("isa_")} for machine, files in named.items()}
-    assert isas == {
-        "x86_64": {"isa_generic.cpp", "isa_avx2.cpp", "isa_avx512.cpp", "isa_avx512bf16.cpp"},
-        "arm64": {"isa_neon.cpp", "isa_neonbf16.cpp"},
-        "riscv64": {"isa_generic.cpp"},
-    }
-    assert machine_of(["echo", "arm64-apple-darwin23"]) == "arm64"
+    targets = ("x86_64-linux-gnu", "arm64-apple-darwin23", "riscv64-linux-gnu")
+    named = [{path.name for path in sources(target)} for target in targets]
+    assert [{name for name in files if name.startswith("isa_")} for files in named] == [
+        {"isa_generic.cpp", "isa_avx2.cpp", "isa_avx512.cpp", "isa_avx512bf16.cpp"},
+        {"isa_neon.cpp", "isa_neonbf16.cpp"},
+        {"isa_generic.cpp"},
+    ]
+    assert is_this_machine(target_of(["echo", f"{platform.machine()}-linux-gnu"]))
+    assert not is_this_machine("arm64-apple-darwin23")

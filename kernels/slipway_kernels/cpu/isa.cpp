@@ -37,7 +37,8 @@ bool has_tiles() {
 /* Whether the processor and the system have every instruction of neonbf16. */
 bool has_neonbf16() {
 #if defined(__APPLE__)
-  for (const char* name : {"hw.optional.arm.FEAT_DotProd", "hw.optional.arm.FEAT_BF16", "hw.optional.arm.FEAT_I8MM"}) {
+  const char* names[] = {"hw.optional.arm.FEAT_DotProd", "hw.optional.arm.FEAT_BF16", "hw.optional.arm.FEAT_I8MM"};
+  for (const char* name : names) {
     int found = 0;
     size_t bytes = sizeof(found);
     if (sysctlbyname(name, &found, &bytes, nullptr, 0) != 0 || !found) return false;
