@@ -1,12 +1,16 @@
 #include "ranks.h"
 
+#include "system.h"
+#if SW_LINUX
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#endif
 
 #include <chrono>
+#include <thread>
 
 #include "relax.h"
 
@@ -14,6 +18,8 @@ namespace {
 
 /* As long as a product may differ between ranks; beyond it a core may have something else to do. */
 constexpr auto SPIN = std::chrono::microseconds(200);
+
+#if SW_LINUX
 /* A rank that is gone wakes nobody: how often a sleeper looks whether one has left. */
 constexpr timespec LOOK{0, 50'000'000};
 
@@ -21,6 +27,14 @@ constexpr timespec LOOK{0, 50'000'000};
 long futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* most) {
   return syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, most, nullptr, 0);
 }
+
+void sleep_on(std::atomic<uint32_t>* word, uint32_t value) { futex(word, FUTEX_WAIT, value, &LOOK); }
+void wake_all(std::atomic<uint32_t>* word) { futex(word, FUTEX_WAKE, INT_MAX, nullptr); }
+#else
+/* Nothing portable wakes the threads of another process: they look again, about as late as a wake would come. */
+void sleep_on(std::atomic<uint32_t>*, uint32_t) { std::this_thread::sleep_for(std::chrono::microseconds(100)); }
+void wake_all(std::atomic<uint32_t>*) {}
+#endif
 
 }  // namespace
 
@@ -40,7 +54,7 @@ void* Ranks::take(size_t bytes) {
   return found;
 }
 
-void Ranks::wake() const { futex(&head().round, FUTEX_WAKE, INT_MAX, nullptr); }
+void Ranks::wake() const { wake_all(&head().round); }
 
 void Ranks::meet() {
   Head& at = head();
@@ -60,6 +74,6 @@ void Ranks::meet() {
     }
   } while (std::chrono::steady_clock::now() < deadline);
   at.sleepers.fetch_add(1);
-  while (at.round.load() == round && !left()) futex(&at.round, FUTEX_WAIT, round, &LOOK);
+  while (at.round.load() == round && !left()) sleep_on(&at.round, round);
   at.sleepers.fetch_sub(1);
 }

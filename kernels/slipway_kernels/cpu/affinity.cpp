@@ -1,6 +1,10 @@
 #include "affinity.h"
 
-#ifdef __linux__
+#include <stddef.h>
+
+#include "system.h"
+
+#if SW_LINUX
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -21,7 +25,7 @@ Affinity::Affinity(const std::vector<int>& cpus) {
 
 Affinity Affinity::now() {
   Affinity found;
-#ifdef __linux__
+#if SW_LINUX
   found.mask_.resize(8192 / BITS); /* as many processors as any kernel is built for */
   long bytes = syscall(SYS_sched_getaffinity, 0, found.mask_.size() * sizeof(unsigned long), found.mask_.data());
   found.mask_.resize(bytes < 0 ? 0 : size_t(bytes) / sizeof(unsigned long));
@@ -29,8 +33,16 @@ Affinity Affinity::now() {
   return found;
 }
 
+int Affinity::here() {
+#if SW_LINUX
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
 bool Affinity::set() const {
-#ifdef __linux__
+#if SW_LINUX
   return !mask_.empty() && syscall(SYS_sched_setaffinity, 0, mask_.size() * sizeof(unsigned long), mask_.data()) == 0;
 #else
   return false;

@@ -11,6 +11,8 @@ class Affinity {
   explicit Affinity(const std::vector<int>& cpus);
   /* Of the calling thread. */
   static Affinity now();
+  /* The processor that runs the calling thread, or -1. */
+  static int here();
   bool set() const;
 
  private:

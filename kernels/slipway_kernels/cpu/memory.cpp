@@ -1,9 +1,11 @@
 #include "memory.h"
 
 #include "affinity.h"
+#include "system.h"
 
 #include <stdint.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
@@ -17,16 +19,22 @@
 
 namespace {
 
-constexpr size_t PAGE = 4096, HUGE_PAGE = size_t(2) << 20, ARENA = size_t(64) << 20;
+constexpr size_t HUGE_PAGE = size_t(2) << 20, ARENA = size_t(64) << 20;
 /* More is no size: a negative number, which rounding would turn into a small one. */
 constexpr size_t MOST = SIZE_MAX / 2;
 
-size_t rounded(size_t bytes) { return bytes == 0 ? PAGE : (bytes + PAGE - 1) / PAGE * PAGE; }
+/* ARM has pages of 4, 16 and 64 KiB. */
+size_t page() {
+  static const size_t bytes = size_t(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+size_t rounded(size_t bytes) { return bytes == 0 ? page() : (bytes + page() - 1) / page() * page(); }
 
 std::vector<Affinity> nodes;
 
 void touch(char* memory, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += PAGE) __atomic_fetch_or(memory + i, 0, __ATOMIC_RELAXED);
+  for (size_t i = 0, step = page(); i < bytes; i += step) __atomic_fetch_or(memory + i, 0, __ATOMIC_RELAXED);
 }
 
 /* The huge page behind this one, and the node on which this one should lie. */
@@ -83,7 +91,9 @@ void* sw_map(size_t bytes) {
   char* aligned = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(at) + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1));
   if (aligned > at) munmap(at, aligned - at);
   if (at + room > aligned + size) munmap(aligned + size, at + room - (aligned + size));
+#if SW_LINUX
   madvise(aligned, size, MADV_HUGEPAGE);
+#endif
   return aligned;
 }
 
@@ -96,7 +106,14 @@ void sw_unmap(void* memory, size_t bytes) {
     munmap(memory, rounded(bytes));
 }
 
-void sw_release(void* memory, size_t bytes) { madvise(memory, rounded(bytes), MADV_DONTNEED); }
+void sw_release(void* memory, size_t bytes) {
+#if SW_LINUX
+  madvise(memory, rounded(bytes), MADV_DONTNEED);
+#else
+  /* Only Linux promises zeros after MADV_DONTNEED. */
+  mmap(memory, rounded(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+#endif
+}
 
 void sw_trim() {
 #ifdef __GLIBC__

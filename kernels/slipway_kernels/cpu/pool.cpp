@@ -1,9 +1,11 @@
 #include "pool.h"
 
-#include <linux/futex.h>
 #include <sched.h>
+#if SW_LINUX
+#include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #include "relax.h"
 
@@ -14,11 +16,32 @@ constexpr auto SPIN = std::chrono::microseconds(50);
 /* Between two steps: waking a sleeper takes 0.1 to 0.4 ms on a virtual machine. */
 constexpr auto LINGER = std::chrono::milliseconds(1);
 
+#if SW_LINUX
 void futex(std::atomic<uint32_t>* word, int operation, uint32_t value) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, nullptr, nullptr, 0);
 }
+#endif
 
 }  // namespace
+
+#if SW_LINUX
+void Pool::Signal::sleep(uint32_t old) {
+  while (value.load() == old) futex(&value, FUTEX_WAIT_PRIVATE, old);
+}
+
+void Pool::Signal::wake() { futex(&value, FUTEX_WAKE_PRIVATE, INT32_MAX); }
+#else
+void Pool::Signal::sleep(uint32_t old) {
+  std::unique_lock<std::mutex> held(lock);
+  changed.wait(held, [&] { return value.load() != old; });
+}
+
+void Pool::Signal::wake() {
+  /* Who has read the old value holds the lock until it waits: only then can it be notified. */
+  std::lock_guard<std::mutex> held(lock);
+  changed.notify_all();
+}
+#endif
 
 void Pool::Signal::wait(uint32_t old, std::chrono::microseconds spin, bool yield) {
   auto deadline = std::chrono::steady_clock::now() + spin;
@@ -30,14 +53,14 @@ void Pool::Signal::wait(uint32_t old, std::chrono::microseconds spin, bool yield
     if (yield) sched_yield();
   } while (std::chrono::steady_clock::now() < deadline);
   sleepers.fetch_add(1);
-  while (value.load() == old) futex(&value, FUTEX_WAIT_PRIVATE, old);
+  sleep(old);
   sleepers.fetch_sub(1);
 }
 
 void Pool::Signal::advance() {
   /* Sequentially consistent with the sleeper's count: either it sees the new value or we see the sleeper. */
   value.fetch_add(1);
-  if (sleepers.load() > 0) futex(&value, FUTEX_WAKE_PRIVATE, INT32_MAX);
+  if (sleepers.load() > 0) wake();
 }
 
 Pool::Pool(int threads, const std::vector<int>& cpus) : size_(threads) {
@@ -57,7 +80,7 @@ void Pool::run(void (*body)(void*, int), void* argument) {
   body_ = body;
   argument_ = argument;
   /* On a worker's core it would take the time of the worker, which may not leave. */
-  bool moved = cpu_ >= 0 && sched_getcpu() != cpu_ && own_.set();
+  bool moved = cpu_ >= 0 && Affinity::here() != cpu_ && own_.set();
   start_.advance();
   body(argument, 0);
   barrier();

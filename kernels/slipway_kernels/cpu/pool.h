@@ -8,6 +8,11 @@
 #include <vector>
 
 #include "affinity.h"
+#include "system.h"
+#if !SW_LINUX
+#include <condition_variable>
+#include <mutex>
+#endif
 
 class Pool {
  public:
@@ -26,13 +31,21 @@ class Pool {
   void barrier();
 
  private:
-  /* A number that threads wait on: they spin for a while, then sleep in the kernel. Who yields meanwhile lets
-   * another process have the core, such as the one that sends the tokens of the step before. */
+  /* A number that threads wait on: they spin for a while, then sleep, by futex where there is one. Who yields meanwhile
+   * lets another process have the core, such as the one that sends the tokens of the step before. */
   struct alignas(64) Signal {
     std::atomic<uint32_t> value{0};
     std::atomic<int> sleepers{0};
     void wait(uint32_t old, std::chrono::microseconds spin, bool yield);
     void advance();
+
+   private:
+    void sleep(uint32_t old);
+    void wake();
+#if !SW_LINUX
+    std::mutex lock;
+    std::condition_variable changed;
+#endif
   };
 
   void work(int thread, int cpu);
