@@ -38,7 +38,7 @@ export JSON_SCHEMA_SUITE := $(SUITE)/json/tests
 
 .PHONY: help run python test lint types types-of-torch fast affected selected selected-clusters selected-kernels
 .PHONY: exhaustive exhaustive-tests exhaustive-clusters aot served-kernels programs images product e2e goals soak bench generate
-.PHONY: families lock oldest newest setup setup-test setup-dev kernels browser arm clean cluster cluster-shell cluster-down
+.PHONY: families lock oldest newest setup setup-test setup-dev kernels wheel browser arm clean cluster cluster-shell cluster-down
 
 help:
 	@echo "make run         serve the demo model at http://$(HOST):$(PORT)"
@@ -188,6 +188,13 @@ setup-dev: setup-test $(DEV)/bin/python $(CLIENTS)/bin/python $(OLDEST)/triton b
 kernels:
 	@command -v "$${CXX:-g++}" >/dev/null || tools/packages.sh g++ >&2
 	@tools/step "Compiling the CPU kernels" $(PYTHON) -m slipway_kernels.build >/dev/null
+
+# For this machine, or for the one that CXX compiles for and that PLATFORM names as wheels do.
+wheel: $(TEST)/bin/python
+	@rm -rf build/lib* build/bdist*  # of another machine, or with modules that have gone
+	@tools/step "Building a wheel" $(TEST)/bin/python setup.py --quiet bdist_wheel \
+		$(if $(PLATFORM),--plat-name $(PLATFORM)) >&2
+	@ls -t dist/slipway-*.whl | head -n 1
 
 # After an environment: two apt-get at once disturb each other.
 browser: | $(DEV)/bin/python

@@ -21,8 +21,10 @@ class BuildKernels(build_ext):
     """One shared library with a plain C interface: no Python version is part of its name."""
 
     def build_extension(self, ext: Extension) -> None:
+        library = Path(self.get_ext_fullpath(ext.name)).resolve()
+        library.unlink(missing_ok=True)  # it may be newer than its objects, and for another machine
         try:
-            build(Path(self.get_ext_fullpath(ext.name)).resolve(), ROOT / "build" / "kernels")
+            build(library, ROOT / "build" / "kernels")
         except BuildError as error:
             print(f"slipway: installing without the CPU kernels. {error}", file=sys.stderr)
 
