@@ -137,7 +137,7 @@ exhaustive: setup-dev lint types-of-torch
 	@$(MAKE) --no-print-directory exhaustive-clusters
 
 RECORD := -p tests.selection --record-costs -m "not soak"
-exhaustive-tests: setup-dev
+exhaustive-tests: setup-dev arm
 	$(BIN)/python $(PYTEST) $(RECORD)
 
 exhaustive-clusters: setup-dev
@@ -183,7 +183,7 @@ setup: $(CPU)/bin/python kernels
 
 setup-test: $(TEST)/bin/python $(SUITE) kernels
 
-setup-dev: setup-test $(DEV)/bin/python $(CLIENTS)/bin/python $(OLDEST)/triton browser arm
+setup-dev: setup-test $(DEV)/bin/python $(CLIENTS)/bin/python $(OLDEST)/triton browser
 
 kernels:
 	@command -v "$${CXX:-g++}" >/dev/null || tools/packages.sh g++ >&2

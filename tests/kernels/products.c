@@ -186,6 +186,8 @@ static const block_type block_types[] = {
     {"Q5_0", SW_Q5_0, 32, 22, 0, -1, SW_INT5, 32, SW_FP16, 0},
     {"Q5_1", SW_Q5_1, 32, 24, 0, 2, SW_INT5, 32, SW_FP16, 1},
     {"Q8_0", SW_Q8_0, 32, 34, 0, -1, SW_INT8, 32, SW_FP16, 0},
+    {"Q2_K", SW_Q2_K, 256, 84, 80, 82, SW_INT2, 16, SW_NIBBLES, 1},
+    {"Q3_K", SW_Q3_K, 256, 110, 108, -1, SW_INT3, 16, SW_TWO_LEVELS, 0},
     {"Q4_K", SW_Q4_K, 256, 144, 0, 2, SW_INT4, 32, SW_TWO_LEVELS, 1},
     {"Q5_K", SW_Q5_K, 256, 176, 0, 2, SW_INT5, 32, SW_TWO_LEVELS, 1},
     {"Q6_K", SW_Q6_K, 256, 210, 208, -1, SW_INT6, 16, SW_TWO_LEVELS, 0},
