@@ -55,7 +55,7 @@ def _vectors(tokens: list[int]) -> list[list[float]]:
 
 
 class ScriptedEngine:
-    """Answers each request with the tokens of `answer`, one a step, until its `max_tokens`.
+    """Answers each request with the tokens of `answer`, `together` of them a step, until its `max_tokens`.
 
     `gate` is open at first; while it is closed each request gets `held` tokens and no more.
     `failing` gives every request an error, which is its own fault where `unfit` says so.
@@ -85,6 +85,7 @@ class ScriptedEngine:
         self.gate = threading.Event()
         self.gate.set()
         self.held = 0
+        self.together = 1
         self.steps = 0
         self._changed = threading.Condition()
         self._end: Failed | None = None
@@ -107,6 +108,7 @@ class ScriptedEngine:
     def reset(self) -> None:
         """As at the start, for the next test."""
         self.answer, self.failing, self.unfit, self.held = self._first_answer, "", False, 0
+        self.together = 1
         self.vectors = _vectors
         self.gate.set()
         for record in (self.requests, self.aborted, self.calls, self.asked):
@@ -194,19 +196,21 @@ class ScriptedEngine:
             rows = self.vectors(request.prompt_token_ids)
             pooled = Pooled(array("f", [number for row in rows for number in row]).tobytes(), len(rows[0]))
             return Delta(request.request_id, [], "stop", pooled=pooled)
-        token = live.left.popleft()
-        delta = Delta(request.request_id, [token])
+        tokens = [live.left.popleft()]
+        while live.left and len(tokens) < self.together and tokens[-1] not in params.stop_token_ids:
+            tokens.append(live.left.popleft())
+        delta = Delta(request.request_id, tokens)
         if params.num_logprobs >= 0:
-            top = [(token, -0.5), (7, -1.5), (8, -2.5)][: params.num_logprobs]
-            delta.logprobs = [TokenLogprobs(-0.5, 1, top)]
-        live.given += 1
-        if live.given == 1:
+            tops = [[(token, -0.5), (7, -1.5), (8, -2.5)][: params.num_logprobs] for token in tokens]
+            delta.logprobs = [TokenLogprobs(-0.5, 1, top) for top in tops]
+        if live.given == 0:
             delta.num_cached_tokens = 2
             if params.num_prompt_logprobs >= 0:
                 known = [TokenLogprobs(-1.0, 2, [(9, -0.25)][: params.num_prompt_logprobs])]
                 delta.prompt_logprobs = [None, *known * (len(request.prompt_token_ids) - 1)]
-        if token in params.stop_token_ids:
-            delta.finish_reason, delta.stop_token_id = "stop", token
+        live.given += len(tokens)
+        if tokens[-1] in params.stop_token_ids:
+            delta.finish_reason, delta.stop_token_id = "stop", tokens[-1]
         elif not live.left:
             delta.finish_reason = "length"
         if delta.finish_reason is not None:

@@ -75,7 +75,9 @@ class ResponseAnswer(PartsAnswer):
         self._ids: list[str] = []
         """Of the items."""
         self._waiting: list[ChatTokenLogprob] = []
-        """Of tokens whose text is still to come."""
+        """Of tokens whose text is still to come, and of others before them."""
+        self._silent = 0
+        """How many of them came with parts that are no text."""
         self._num_events = 0
 
     def _begin(self) -> list[AnswerPart]:
@@ -89,7 +91,8 @@ class ResponseAnswer(PartsAnswer):
             self._waiting += self._format.chat(piece.token_ids, piece.logprobs).content
         events = super()._read(piece)
         if events and not any(isinstance(event, Content) for event in events):
-            self._waiting = []
+            # Not dropped: the last ones may have begun a character, or what the parser holds back.
+            self._silent = len(self._waiting)
         return events
 
     def _begun(self, part: Part) -> list[AnswerPart]:
@@ -105,7 +108,8 @@ class ResponseAnswer(PartsAnswer):
         place = self._place(part)
         match part.kind:
             case "text":
-                logprobs, self._waiting = split(self._waiting, text)
+                logprobs, self._waiting = split(self._waiting, text, self._silent)
+                self._silent = 0
                 part.logprobs += logprobs
                 return self._numbered(OutputTextDelta(**place, delta=text, logprobs=logprobs))
             case "reasoning":
@@ -214,15 +218,18 @@ class ResponseAnswer(PartsAnswer):
 
 
 def split(
-    waiting: list[ChatTokenLogprob], text: str
+    waiting: list[ChatTokenLogprob], text: str, silent: int
 ) -> tuple[list[ChatTokenLogprob], list[ChatTokenLogprob]]:
-    """The tokens that a text is made of, and those behind them. What stands before them was no text."""
+    """The tokens that a text is made of, and those behind them. What stands before them was no text.
+
+    silent  tokens at the beginning that are left out where the text is not found
+    """
     # In bytes: a character may be several tokens'.
     ends = list(accumulate(len(one.bytes or ()) for one in waiting))
     said = text.encode()
     at = b"".join(bytes(one.bytes or ()) for one in waiting).rfind(said)
     if at < 0:  # a character that its tokens leave broken
-        return waiting, []
+        return waiting[silent:], []
     first, last = bisect_right(ends, at), bisect_left(ends, at + len(said))
     return waiting[first : last + 1], waiting[last + 1 :]
 
