@@ -9,8 +9,8 @@ taken 8 s of each; the idle ones sleep. A round's ratio is the median over its p
 the servers one right after the other. Prints a table of medians over the rounds and the ratio of the first
 server to each other, with the 90 % interval of its median; with --json all figures. --until 0.04 goes on past
 --rounds with the scenarios whose interval is wider, 40 rounds at most; Ctrl-C or SIGTERM ends it after the
-last whole one. --fresh starts the servers anew for each round: where a process got its memory can make it 3 %
-faster or slower for as long as it lives, which no number of rounds averages out.
+last whole one. --fresh restarts the servers before each round. A process can be 3 % faster or
+slower for its whole life, and more rounds with the same processes do not average that out.
 Scenarios: single 128 in, 128 out; ttft 512 in; prefix the same 512 again; cN: N streams of 128 in, 64 out at
 once; chatN: N chats of 32 numbers written out, 64 out; a trailing s (c8s) samples instead of taking the
 likeliest token.
@@ -93,31 +93,39 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def answers(server: Server, deadline: float) -> bool:
+    """Whether it gives its first token before `deadline`, by `time.perf_counter`."""
+    while time.perf_counter() < deadline and server.process.poll() is None:
+        try:
+            with urllib.request.urlopen(server.url + "/v1/models", timeout=5) as answer:
+                server.model = str(json.load(answer)["data"][0]["id"])
+            body = json.dumps({"model": server.model, "prompt": [500], "max_tokens": 1}).encode()
+            asked = urllib.request.Request(
+                server.url + "/v1/completions", body, {"Content-Type": "application/json"}
+            )
+            urllib.request.urlopen(asked, timeout=deadline - time.perf_counter()).close()
+            return True
+        except (OSError, urllib.error.HTTPError, KeyError, IndexError, ValueError):
+            time.sleep(0.05)
+    return False
+
+
 def start(name: str, command: str, model: str, figures: Figures, patience: float = 300) -> Server:
-    """Start a server, wait for its first answered token, and warm it up; `figures` go on."""
+    """Start a server and wait for its first answered token; its figures are added to `figures`."""
     port = free_port()
     words = shlex.split(command.format(model=model, port=port))
     started = time.perf_counter()
     log = tempfile.NamedTemporaryFile(prefix=f"{name}-", suffix=".log", delete=False)  # noqa: SIM115
     process = subprocess.Popen(words, start_new_session=True, stdout=log, stderr=subprocess.STDOUT)
-    url = f"http://127.0.0.1:{port}"
-    while time.perf_counter() - started < patience and process.poll() is None:
-        try:
-            with urllib.request.urlopen(url + "/v1/models", timeout=5) as answer:
-                served = str(json.load(answer)["data"][0]["id"])
-            body = json.dumps({"model": served, "prompt": [500], "max_tokens": 1}).encode()
-            asked = urllib.request.Request(
-                url + "/v1/completions", body, {"Content-Type": "application/json"}
-            )
-            urllib.request.urlopen(asked, timeout=patience).close()
-            server = Server(name, process, url, served, figures)
-            server.keep("start s", [time.perf_counter() - started])
-            asyncio.run(run(url, served, WARM_UP))
-            return server
-        except (OSError, urllib.error.HTTPError, KeyError, IndexError, ValueError):
-            time.sleep(0.05)
-    Server(name, process, url, "").stop()
-    raise SystemExit(f"{name} did not come up; see {log.name}")
+    server = Server(name, process, f"http://127.0.0.1:{port}", "", figures)
+    try:
+        if not answers(server, started + patience):
+            raise SystemExit(f"{name} did not come up; see {log.name}")
+    except BaseException:
+        server.stop()
+        raise
+    server.keep("start s", [time.perf_counter() - started])
+    return server
 
 
 def measure(server: Server, scenario: str, seed: int) -> dict[str, float]:
@@ -209,6 +217,7 @@ def launch(servers: list[Server], commands: dict[str, str], model: str, kept: di
         servers.pop().stop()
     for name, command in commands.items():
         servers.append(start(name, command, model, kept[name]))
+        asyncio.run(run(servers[-1].url, servers[-1].model, WARM_UP))
 
 
 def main() -> None:
@@ -243,6 +252,8 @@ def main() -> None:
         if arguments.json:
             arguments.json.write_text(json.dumps(kept, indent=1))
     finally:
+        for wish in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(wish, signal.SIG_IGN)  # a second one would leave servers behind
         for server in servers:
             server.stop()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import subprocess
+from typing import Any
 
 import pytest
-from side_by_side import TURN_SECONDS, Server, paired, play, table
+from side_by_side import TURN_SECONDS, Server, paired, play, start, table
 
 
 def each(values: list[float]) -> list[list[float]]:
@@ -82,3 +84,22 @@ def test_what_was_measured_before_the_last_whole_round_is_in_the_table() -> None
     assert head == "| figure | rounds | ours | theirs | ours / theirs |"
     assert start == "| start s | 2 | 2 | 2.5 | 1.250 [0.500, 2.000] |"
     assert single == "| single tok_s | 1 | 30 | 20 | 1.500 [1.500, 1.500] |"
+
+
+def test_an_interrupted_start_leaves_no_server_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def recorded(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("side_by_side.subprocess.Popen", recorded)
+    monkeypatch.setattr("side_by_side.urllib.request.urlopen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start("endless", "sleep 1000", "model", {})
+    (process,) = started
+    assert process.poll() is not None
