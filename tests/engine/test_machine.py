@@ -61,7 +61,7 @@ def test_the_cache_is_sized_after_the_weights_and_alike_at_every_start(
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_threads_that_cannot_be_bound_are_said(device: str, tiny_models: Callable[[str], Path]) -> None:
-    """Also where nobody names a device, as most do."""
+    """The default device, auto, is this processor, too."""
     engine = LocalEngine(tiny_models("llama"), device=device, threads=None, bound_cpus=[[4095]])
     (warning,) = (text for text in engine.start.warnings if "VLLM_CPU_OMP_THREADS_BIND" in text)
     assert "processor 4095 is not among those that this process may use" in warning

@@ -256,8 +256,8 @@ inline I16 dot_words(I16 sum, P16 codes, P16 x) {
   return sum;
 }
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-/* Four products in each lane: of the codes in bytes with both bytes of sixteen-bit activations, of which x has the
- * lower and the upper ones of two steps. The sum is low + 256 · high. */
+/* Each lane adds four products of codes in bytes: with the lower bytes of activations to `low`, with the upper bytes to
+ * `high`. The sum is low + 256 · high. x has both kinds of bytes of two steps. */
 template <int STEP>
 inline void dot_bytes(I16& low, I16& high, P16 codes, int8x16_t x) {
   SW_EACH_PART {

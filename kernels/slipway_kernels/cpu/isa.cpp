@@ -65,7 +65,7 @@ const Kernels& choose() {
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-  /* Only where they are asked for, until their speed has been measured beside the others'. */
+  /* Tiles must be named: their speed has not been measured yet. */
   if (avx512bf16 && named && strcmp(named, "amx") == 0 && has_tiles()) return sw_kernels_amx();
   if (avx512bf16 && allows("avx512bf16")) return sw_kernels_avx512bf16();
   if (avx512 && allows("avx512")) return sw_kernels_avx512();

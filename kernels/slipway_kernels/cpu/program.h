@@ -147,7 +147,7 @@ struct Program {
   std::vector<Buffer> buffers;
   std::vector<std::unique_ptr<Operation>> operations;
 
-  std::vector<AttentionPlan> attention_plans;      /* one for each shape of heads and window; every step makes them anew */
+  std::vector<AttentionPlan> attention_plans;      /* by heads and window; each step makes them again */
   std::vector<AttentionPlan::Rows> sequences;      /* the requests that have rows in this step */
   std::unique_ptr<Memory> attention_parts;         /* partial results of split positions; every layer uses it */
   size_t most_parts() const { return attention_parts->bytes / (SW_PART * sizeof(float)); }

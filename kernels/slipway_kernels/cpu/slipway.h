@@ -23,8 +23,8 @@ enum {
   SW_INT5 = 7, SW_INT6 = 8, SW_IQ4 = 9, SW_E2M1 = 10, /* these two number the entries of a table of 16 */
   SW_INT2 = 11, SW_INT3 = 12
 };
-/* Scales in two levels: eight bits for each group, times fp16 for each 256 columns; powers of two, by exponent; and in
- * two levels where a group's scale and minimum share a byte, of which the scale is the lower four bits. */
+/* More types of scales. SW_TWO_LEVELS: eight bits for each group, times fp16 for each 256 columns. SW_E8M0: powers of two,
+ * by exponent. SW_NIBBLES: two levels whose first has four bits; a group's scale and minimum share a byte, scale lowest. */
 enum { SW_TWO_LEVELS = 16, SW_E8M0 = 17, SW_NIBBLES = 18 };
 
 /* A packed weight [n, k]. Its numbers are fp32, bf16 or small integers; then w = scale · code + minimum. A code of less

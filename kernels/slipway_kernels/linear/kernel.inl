@@ -181,6 +181,14 @@ static void finish_tile(const Product& p, const float* sums, int row, int rows, 
   }
 }
 
+/* `rows` rows of finished sums, 64 floats from row to row. */
+static void finish_rows(const Product& p, const float* sums, int row, int rows, int block, int blocks) {
+  if (p.out_dtype == SW_BF16)
+    finish_tile<bf16>(p, sums, row, rows, block, blocks);
+  else
+    finish_tile<float>(p, sums, row, rows, block, blocks);
+}
+
 /* Steps of K in a panel, which is 16 KiB of 32 columns, and the tiles of rows that pass by while it stays in the
  * first-level cache. */
 enum { PANEL_STEPS = 128, TILES_TOGETHER = 8 };
@@ -231,10 +239,7 @@ static void linear_typed(const Product& p, int row_begin, int row_end, int block
         }
         multiply_rows(x, p.x_stride);
       }
-      if (p.out_dtype == SW_BF16)
-        finish_tile<bf16>(p, sums, row, end - row, block, blocks);
-      else
-        finish_tile<float>(p, sums, row, end - row, block, blocks);
+      finish_rows(p, sums, row, end - row, block, blocks);
     }
   }
 }

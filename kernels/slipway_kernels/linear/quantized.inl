@@ -381,6 +381,19 @@ static void widen_block(const char* at, char* to) {
   }
 }
 
+static void widen_codes(int dtype, const char* at, char* to) {
+  switch (dtype) {
+    case SW_INT2: return widen_block<SW_INT2>(at, to);
+    case SW_INT3: return widen_block<SW_INT3>(at, to);
+    case SW_INT4: return widen_block<SW_INT4>(at, to);
+    case SW_INT5: return widen_block<SW_INT5>(at, to);
+    case SW_INT6: return widen_block<SW_INT6>(at, to);
+    case SW_IQ4: return widen_block<SW_IQ4>(at, to);
+    case SW_E2M1: return widen_block<SW_E2M1>(at, to);
+    default: memcpy(to, at, 1024);
+  }
+}
+
 enum { PANEL = 4096 }; /* columns that are widened at once: 128 KiB stay in the second-level cache */
 
 /* What follows the columns of the panel. */
@@ -390,12 +403,7 @@ static const char* widen_panel(const sw_weight& w, const CodeGroups& panel, char
   for (int block = 0; block < panel.blocks; ++block, to += 1024) {
     if (supers && block % (SW_SUPER / 32) == 0) at += 64 * twice;
     if (block % panel.group_blocks == 0) at += sw_group_bytes(w) * halves;
-    if (w.dtype == SW_INT3)
-      widen_block<SW_INT3>(at, to);
-    else if (w.dtype == SW_INT5)
-      widen_block<SW_INT5>(at, to);
-    else
-      widen_block<SW_INT6>(at, to);
+    widen_codes(w.dtype, at, to);
     at += sw_codes_bytes(w.dtype);
   }
   return at;
@@ -405,12 +413,11 @@ static void linear_codes(const Product& p, int row_begin, int row_end, int block
   alignas(64) float sums[TILES_TOGETHER * CODE_ROWS * 64];
   alignas(64) char wide[PANEL * 32];
   size_t block_bytes = sw_block_bytes(p.w);
-  int rows = row_end - row_begin, tiles = (rows + CODE_ROWS - 1) / CODE_ROWS;
-  int tile_rows = even_tiles(rows, CODE_ROWS);
+  int rows = row_end - row_begin, tile_rows = even_tiles(rows, CODE_ROWS);
   int blocks = (p.w.k + 31) / 32, group_blocks = (p.w.group + 31) / 32;
   /* From four tiles on it pays to join codes of two planes once for all of them, where panels are whole groups. Those
    * of one plane are had from a register sooner than their bytes from the cache (4 bits, 16 rows, Zen 3: by 14 %). */
-  bool widens = tiles > 3 && upper_bits(p.w.dtype) > 0 && PANEL / 32 % group_blocks == 0;
+  bool widens = rows > 3 * CODE_ROWS && upper_bits(p.w.dtype) > 0 && PANEL / 32 % group_blocks == 0;
   int panel_blocks = widens ? PANEL / 32 : blocks;
   for (int block = block_begin; block < block_end; ++block) {
     const char* widened = nullptr; /* what stands in `wide` */
@@ -428,10 +435,7 @@ static void linear_codes(const Product& p, int row_begin, int row_end, int block
           multiply_codes(p.w, w, x + i * p.x_stride, p.x_stride, count, sums + i * 64);
         }
       }
-      if (p.out_dtype == SW_BF16)
-        finish_tile<bf16>(p, sums, row, end - row, block, 1);
-      else
-        finish_tile<float>(p, sums, row, end - row, block, 1);
+      finish_rows(p, sums, row, end - row, block, 1);
     }
   }
 }

@@ -1,8 +1,8 @@
 /* The products of kernel.inl and quantized.inl in tiles (cpu/tiles.h).
  *
- * A tile of bf16 sums 32 columns of K in an order of its own, so that on a machine with tiles every product of bf16 goes
- * through them, one row's too: its result is the same alone and in a batch. Sums of integers are exact: those of few rows
- * stay with quantized.inl, which gives the same bits. */
+ * A tile of bf16 sums 32 columns of K in an order of its own. Therefore every product of bf16 goes through tiles, that of
+ * one row too: a row's result is the same alone and in a batch. Sums of integers are exact. Products of few rows stay with
+ * quantized.inl, which gives the same bits. */
 
 enum { TILE_HEIGHT = 16, TILE_DEPTH = 32 }; /* rows; columns of K in bf16 */
 
@@ -76,10 +76,7 @@ static void linear_tiles(const Product& p, int row_begin, int row_end, int block
                          end - row - i < HEIGHT ? end - row - i : HEIGHT, w + (size_t)first * 32, count, sums + i * 64, 64,
                          first > 0);
       }
-      if (p.out_dtype == SW_BF16)
-        finish_tile<bf16>(p, sums, row, end - row, block, 1);
-      else
-        finish_tile<float>(p, sums, row, end - row, block, 1);
+      finish_rows(p, sums, row, end - row, block, 1);
     }
   }
 }
@@ -117,17 +114,7 @@ struct WidenedBlock {
         at = take_factors(at, w.scale_dtype, groups, w.minimums, super, super_minimum, now.scale, now.minimum);
       else
         now = scales[i ? i - 1 : SPLIT_BLOCKS - 1];
-      char* to = codes + i * 1024;
-      switch (w.dtype) {
-        case SW_INT2: widen_block<SW_INT2>(at, to); break;
-        case SW_INT3: widen_block<SW_INT3>(at, to); break;
-        case SW_INT4: widen_block<SW_INT4>(at, to); break;
-        case SW_INT5: widen_block<SW_INT5>(at, to); break;
-        case SW_INT6: widen_block<SW_INT6>(at, to); break;
-        case SW_IQ4: widen_block<SW_IQ4>(at, to); break;
-        case SW_E2M1: widen_block<SW_E2M1>(at, to); break;
-        default: memcpy(to, at, 1024);
-      }
+      widen_codes(w.dtype, at, codes + i * 1024);
       at += sw_codes_bytes(w.dtype);
     }
   }
@@ -196,17 +183,12 @@ static void linear_split(const Product& p, int row_begin, int row_end, int block
                            rows - m < tile_rows ? rows - m : tile_rows, count, sums[b] + m * 64);
         }
       }
-      for (int b = 0; b < together; ++b)
-        if (p.out_dtype == SW_BF16)
-          finish_tile<bf16>(p, sums[b], row, rows, block + b, 1);
-        else
-          finish_tile<float>(p, sums[b], row, rows, block + b, 1);
+      for (int b = 0; b < together; ++b) finish_rows(p, sums[b], row, rows, block + b, 1);
     }
   }
 }
 
-/* From as many rows on integers go through tiles. */
-enum { SPLIT_FROM = 16 };
+enum { SPLIT_FROM = 16 }; /* rows from which on integers go through tiles */
 
 static void linear_tiled(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
   if (p.w.dtype == SW_BF16)
