@@ -11,7 +11,7 @@ import pytest
 
 from slipway_kernels.cpu import isa
 
-MACHINES = [["generic", "avx2", "avx512", "avx512bf16", "amx"], ["neon", "neonbf16"]]
+MACHINES = [["generic", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"], ["neon", "neonbf16"]]
 OTHERS = [name for isas in MACHINES if isa() in isas for name in isas[: isas.index(isa())]]
 CPU = Path("/proc/cpuinfo")
 if isa() == "avx512bf16" and "amx_tile" in CPU.read_text():

@@ -16,6 +16,9 @@ from slipway_kernels.build import LIBRARY
 
 ABI = 20
 
+ISAS = "amx, avx512bf16, avx512vnni, avx512, avx2 and generic (on ARM neonbf16 and neon)"
+"""The names of instruction sets, from the widest to what every processor has."""
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Masks = Mapping[int, NDArray[np.uint32]]
@@ -232,14 +235,14 @@ def library() -> ctypes.CDLL:
     named, used = os.environ.get("SLIPWAY_CPU_ISA"), loaded.sw_isa().decode()
     if named and named != used:
         raise RuntimeError(
-            f"SLIPWAY_CPU_ISA={named} cannot be had: this processor lacks it, or the name is none of amx, "
-            "avx512bf16, avx512, avx2 and generic (on ARM neonbf16 and neon). Name another or leave it unset."
+            f"SLIPWAY_CPU_ISA={named} cannot be had: this processor lacks it, or the name is none of {ISAS}. "
+            "Name another or leave it unset."
         )
     return loaded
 
 
 def isa() -> str:
-    """The instruction set in use: amx, avx512bf16, avx512, avx2 or generic; on ARM neonbf16 or neon."""
+    """The instruction set in use, one of `ISAS`."""
     name: bytes = library().sw_isa()
     return name.decode()
 

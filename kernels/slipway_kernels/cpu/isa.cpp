@@ -64,10 +64,12 @@ const Kernels& choose() {
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+  bool avx512vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  bool avx512bf16 = avx512vnni && __builtin_cpu_supports("avx512bf16");
   /* Tiles must be named: their speed has not been measured yet. */
   if (avx512bf16 && named && strcmp(named, "amx") == 0 && has_tiles()) return sw_kernels_amx();
   if (avx512bf16 && allows("avx512bf16")) return sw_kernels_avx512bf16();
+  if (avx512vnni && allows("avx512vnni")) return sw_kernels_avx512vnni();
   if (avx512 && allows("avx512")) return sw_kernels_avx512();
   if (avx2 && allows("avx2")) return sw_kernels_avx2();
 #endif

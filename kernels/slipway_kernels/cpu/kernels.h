@@ -169,6 +169,7 @@ struct Kernels {
 const Kernels& sw_kernels_generic();
 const Kernels& sw_kernels_avx2();
 const Kernels& sw_kernels_avx512();
+const Kernels& sw_kernels_avx512vnni();
 const Kernels& sw_kernels_avx512bf16();
 const Kernels& sw_kernels_amx();
 const Kernels& sw_kernels_neon();

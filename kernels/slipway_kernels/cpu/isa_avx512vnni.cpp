@@ -1,0 +1,2 @@
+#define SW_ISA avx512vnni
+#include "isa.inl"
