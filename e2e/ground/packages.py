@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
+_ROOT = Path(__file__).resolve().parent.parent.parent
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # A command that the ground runs, and the package that brings it.
@@ -42,19 +41,8 @@ def install(commands: dict[str, str]) -> str | None:
     packages = lacking(commands)
     if not packages:
         return None
-    line = f"apt-get install -y --no-install-recommends {' '.join(packages)}"
-    if os.geteuid() or not shutil.which("apt-get"):
-        return f"This machine lacks {', '.join(packages)}. Please type: sudo {line}"
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    with open(Path(tempfile.gettempdir()) / "slipway-packages.lock", "w") as alone:
-        fcntl.flock(alone, fcntl.LOCK_EX)  # apt gives up where another worker's apt is at work
-        for command in ("apt-get update", line):
-            done = subprocess.run(command.split(), env=quiet, capture_output=True, text=True)
-            if done.returncode:
-                return (
-                    f"`{command}` failed, and the ground needs {', '.join(packages)}:\n{done.stderr[-2000:]}"
-                )
-    return None
+    done = subprocess.run(["tools/packages.sh", *packages], cwd=_ROOT, capture_output=True, text=True)
+    return f"The ground needs {', '.join(packages)}.\n{done.stderr[-2000:]}" if done.returncode else None
 
 
 def objection(commands: dict[str, str]) -> str | None:
