@@ -71,6 +71,7 @@ ROWS = (
     Row("`--quantization int4`", settings={"quantization": "int4"}),
     Row("`--kv-cache-dtype fp8`", settings={"kv_cache_dtype": "fp8"}),
     Row("`--kv-cache-dtype fp8_e5m2`", settings={"kv_cache_dtype": "fp8_e5m2"}),
+    Row("`--kv-cache-dtype int8_per_token_head`", settings={"kv_cache_dtype": "int8_per_token_head"}),
 )
 
 

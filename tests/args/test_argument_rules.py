@@ -309,10 +309,14 @@ def test_what_has_no_effect_or_is_a_hazard_warns(broken, kept):
     assert not about(kept)
 
 
-def test_scales_concern_an_fp8_cache_only():
-    assert any("without an fp8" in w for w in resolve(["m", "--calculate-kv-scales"], {}).warnings)
-    fp8 = resolve(["m", "--calculate-kv-scales", "--kv-cache-dtype", "fp8_e5m2"], {})
-    assert not any("without an fp8" in w for w in fp8.warnings)
+@pytest.mark.parametrize("scales", [["--calculate-kv-scales"], ["--quantization-param-path", "scales.json"]])
+def test_scales_concern_an_fp8_cache_only(scales):
+    def about(*more: str) -> list[str]:
+        return [w for w in resolve(["m", *scales, *more], {}).warnings if "without an fp8" in w]
+
+    assert about()
+    assert about("--kv-cache-dtype", "int8_per_token_head")
+    assert not about("--kv-cache-dtype", "fp8_e5m2")
 
 
 def test_the_sentence_spells_out_the_arithmetic():

@@ -94,6 +94,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "narrow-kv": {"kv_cache_dtype": "fp8"},
     "narrow-kv-float32": {"kv_cache_dtype": "fp8", "dtype": "float32"},
     "e5m2": {"kv_cache_dtype": "fp8_e5m2"},
+    "int8-kv": {"kv_cache_dtype": "int8_per_token_head"},
 }
 """Ways to quantize a plain one, or its KV cache."""
 RANKS: dict[str, dict[str, object]] = {
@@ -124,6 +125,7 @@ QUANTIZED = [
     *(f"llama {method}" for method in CHECKPOINTS),
     *("llama int4", "llama int8", "mixtral experts_int8", "llama fp8kv", "llama e5m2"),
     *("llama narrow-kv-float32", "gemma3_text narrow-kv", "qwen2_moe narrow-kv"),
+    *("llama int8-kv", "gemma3_text int8-kv"),
 ]
 CASES = [
     *(f"{architecture} {dtype}" for architecture in ARCHITECTURES for dtype in ("float32", "bfloat16")),
@@ -182,7 +184,7 @@ def requests(vocab: int, adapters: Sequence[AdapterRef], count: int = 8) -> list
 
 
 def marks(case: str, axis: str = FEWER_AXES[0]) -> tuple[pytest.MarkDecorator, ...]:
-    """`make check` has two models and an axis of each kind."""
+    """`make test` has two models and an axis of each kind."""
     return () if case in ("llama float32", "qwen2_moe gguf") and axis in FEWER_AXES else (pytest.mark.slow,)
 
 

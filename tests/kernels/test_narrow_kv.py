@@ -14,11 +14,15 @@ from slipway_kernels.attention import reference
 from slipway_kernels.cpu import ExternalProgram, PageMemory, page_bytes
 
 TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+KINDS = (*TYPES, "int8")
 LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
 
 
 def rounded(x: torch.Tensor, kind: str, scale: float = 1.0) -> torch.Tensor:
-    """fp32, as the cache gives it back."""
+    """fp32, as the cache gives it back. int8 has scales of its own, one for each row of a head."""
+    if kind == "int8":
+        own = x.float().abs().amax(-1, keepdim=True) / 127
+        return (x.float() / own.where(own > 0, 1)).round() * own
     narrow = (x.float() / scale).clamp(-LARGEST[kind], LARGEST[kind]).to(TYPES[kind])
     return narrow.float() * scale
 
@@ -82,7 +86,7 @@ def test_every_code_is_widened_exactly(kind: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(3, 1, 64), (4, 4, 8), (9, 3, 72), (8, 1, 256)])
 @pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (20, 2.0)])
 def test_attention_is_the_references_on_rounded_keys_and_values(
@@ -152,25 +156,69 @@ def test_divisors_that_are_not_above_zero_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_each_position_and_head_has_its_own_scale(dtype: str) -> None:
+    """Rows 2^40 times as large as others lose nothing, nor do these."""
+    q, k, v = inputs(60, 4, 2, 32, dtype)
+    factor = 2.0 ** torch.randint(-20, 20, (60, 2, 1), generator=torch.Generator().manual_seed(0))
+    k, v = k * factor.to(k.dtype), v * factor.to(v.dtype)
+    found = NarrowCache("int8", dtype, 16, 2, 32, 1, 60).attend(q / 2**20, k, v, 60).float()
+    expected = reference.attention(q / 2**20, rounded(k, "int8"), rounded(v, "int8"), 0.3)
+    tolerance = 2e-5 if dtype == "fp32" else 2e-2
+    largest = expected.abs().amax(-1, keepdim=True)
+    torch.testing.assert_close(
+        found.view(expected.shape) / largest, expected / largest, atol=tolerance, rtol=tolerance
+    )
+
+
+@pytest.mark.parametrize("wild", [torch.nan, torch.inf])
+@pytest.mark.parametrize("block", [8, 16])
+def test_what_is_no_number_reaches_those_alone_who_see_it(wild: float, block: int) -> None:
+    q, k, v = inputs(40, 2, 1, 32, "bf16")
+    expected = NarrowCache("int8", "bf16", block, 1, 32, 1, 40).attend(q, k, v, 40)
+    k[20, 0, 3] = v[20, 0, 5] = wild
+    found = NarrowCache("int8", "bf16", block, 1, 32, 1, 40).attend(q, k, v, 40)
+    assert torch.equal(found[:20], expected[:20])
+    assert found[20:].isnan().all()
+
+
+def test_a_row_of_zeros_is_one() -> None:
+    q, k, v = inputs(16, 2, 1, 32, "bf16")
+    found = NarrowCache("int8", "bf16", 16, 1, 32, 1, 16).attend(q, k * 0, v * 0, 16)
+    assert torch.equal(found, torch.zeros_like(found))
+
+
+def test_layers_give_no_scales_to_integers() -> None:
+    program = NarrowCache("int8", "bf16", 16, 1, 32, 1, 16).program
+    with pytest.raises(ValueError, match="a scale for each position"):
+        program.scale_kv((0, 0), 2.0, 2.0)
+    with pytest.raises(ValueError, match="a scale for each position"):
+        program.find_kv_scales(200.0, 100.0)
+
+
+@pytest.mark.parametrize("kind", ["e4m3", "int8"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("window", [0, 20])
-def test_a_row_does_not_depend_on_chunk_block_size_or_threads(dtype: str, window: int) -> None:
+def test_a_row_does_not_depend_on_chunk_block_size_or_threads(kind: str, dtype: str, window: int) -> None:
     q, k, v = inputs(100, 6, 2, 24, dtype)
-    expected = NarrowCache("e4m3", dtype, 16, 2, 24, 1, 100).attend(q, k, v, 100, window)
+    expected = NarrowCache(kind, dtype, 16, 2, 24, 1, 100).attend(q, k, v, 100, window)
     assert not expected.isnan().any()
     for block in BLOCKS:
         for chunk in (1, 7, 100):
-            found = NarrowCache("e4m3", dtype, block, 2, 24, 2, 100).attend(q, k, v, chunk, window)
+            found = NarrowCache(kind, dtype, block, 2, 24, 2, 100).attend(q, k, v, chunk, window)
             assert torch.equal(found, expected), (block, chunk)
 
 
-def test_splits_of_a_long_context_merge_to_the_same_bits() -> None:
+@pytest.mark.parametrize("kind", ["e5m2", "int8"])
+def test_splits_of_a_long_context_merge_to_the_same_bits(kind: str) -> None:
     q, k, v = inputs(1200, 3, 1, 16, "bf16")
-    expected = NarrowCache("e5m2", "bf16", 16, 1, 16, 1, 1200).attend(q, k, v, 1200)
+    expected = NarrowCache(kind, "bf16", 16, 1, 16, 1, 1200).attend(q, k, v, 1200)
     for chunk, threads in ((3, 3), (300, 2)):
-        found = NarrowCache("e5m2", "bf16", 16, 1, 16, threads, 1200).attend(q, k, v, chunk)
+        found = NarrowCache(kind, "bf16", 16, 1, 16, threads, 1200).attend(q, k, v, chunk)
         assert torch.equal(found, expected), (chunk, threads)
 
 
 def test_a_page_takes_half_the_bytes() -> None:
     for kind in TYPES:
         assert page_bytes(2, 3, 64, 16, kind) * 2 == page_bytes(2, 3, 64, 16, "bf16")
+    scales = 2 * 2 * 3 * 16 * 4  # layers, keys and values, heads, positions, fp32
+    assert page_bytes(2, 3, 64, 16, "int8") == page_bytes(2, 3, 64, 16, "e4m3") + scales

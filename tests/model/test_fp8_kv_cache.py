@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from model.stepping import Stepper, plan, prompt
-from slipway.load.arrays import BF16, E4M3, E5M2
+from slipway.load.arrays import BF16, E4M3, E5M2, INT8
 from slipway.load.errors import LoadError
 from slipway.load.quantized.kv_scales import scales_of_file
 
 PROMPTS = {0: prompt(60), 1: prompt(9, seed=6)}
 TYPES = {"fp8": E4M3, "fp8_e4m3": E4M3, "fp8_e5m2": E5M2}
+INTEGERS = "int8_per_token_head"
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -27,18 +28,37 @@ def test_pages_are_half_of_bfloat16s(tiny_models: Callable[[str], Path], name: s
     assert narrow.kv.page_bytes * 2 == wide.kv.page_bytes
 
 
+def test_integers_bring_their_scales_and_take_no_others(
+    tiny_models: Callable[[str], Path], tmp_path: Path
+) -> None:
+    settings = {"dtype": "bfloat16", "kv_cache_dtype": INTEGERS}
+    path = scale_file(tmp_path / "scales.json", {"0": {"0": 8.0}})
+    found = plan(tiny_models("llama"), **settings, quantization_param_path=path, calculate_kv_scales=True)
+    assert found.kv_dtype == INT8
+    assert found.kv_scales == {}
+    assert found.kv_divisors is None
+    with pytest.raises(LoadError, match="int8_per_token_head has kernels on CPU only"):
+        plan(tiny_models("llama"), **settings, device="cuda")
+
+
+def kept(x: Any, name: str) -> Any:
+    """As the cache gives it back: integers are those of each head's row."""
+    from slipway.load.torch_arrays import torch_type
+
+    if name == INTEGERS:
+        scale = x.abs().amax(-1, keepdim=True) / 127
+        return (x / scale).round() * scale
+    return x.to(torch_type(TYPES[name])).float()
+
+
 def attend_rounded(
     module: Any, query: Any, key: Any, value: Any, mask: Any, *, scaling: float, **settings: Any
 ) -> tuple[Any, None]:
     """transformers' attention over keys and values that were kept in eight bits."""
     import torch
 
-    from slipway.load.torch_arrays import torch_type
-
-    kind = torch_type(TYPES[module.config.kv_cache_dtype])
-    keys, values = (
-        x.to(kind).float().repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value)
-    )
+    name = module.config.kv_cache_dtype
+    keys, values = (kept(x, name).repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     out = torch.nn.functional.scaled_dot_product_attention(
         query, keys, values, is_causal=True, scale=scaling
     )  # [1, heads, rows, head_dim]
@@ -47,7 +67,7 @@ def attend_rounded(
 
 @pytest.mark.torch
 @pytest.mark.parametrize("model_impl", ["auto", "transformers"])
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", [*TYPES, INTEGERS])
 def test_attention_sees_rounded_keys_and_values_and_nothing_else_is_rounded(
     tiny_models: Callable[[str], Path], name: str, model_impl: str
 ) -> None:
@@ -65,8 +85,9 @@ def test_attention_sees_rounded_keys_and_values_and_nothing_else_is_rounded(
             expected = model(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
         ((token, logprob),) = drawn[slot]
         assert token == expected.argmax()
-        assert logprob == pytest.approx(float(expected[token]), abs=5e-3)
-        assert logprob != pytest.approx(plain[slot][0][1], abs=5e-3)
+        error = 5e-3 if name in TYPES else 2e-4
+        assert logprob == pytest.approx(float(expected[token]), abs=error)
+        assert logprob != pytest.approx(plain[slot][0][1], abs=error)
 
 
 def scale_file(place: Path, factors: object) -> str:

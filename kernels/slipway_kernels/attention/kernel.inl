@@ -4,7 +4,7 @@
  * absolute positions, so its result does not depend on the chunk, the block size, the rows beside it or the
  * number of threads. A masked position has probability 0 and adds exactly nothing, whatever its key and value
  * are. Keys and values of eight bits are widened chunk by chunk, and their scales go into the scores and the
- * sums. */
+ * sums; those of integers, which each position has, into the scores and the probabilities. */
 enum { CHUNK = 16, CHUNKS = SW_ATTENTION_TILE / CHUNK };
 
 template <class T>
@@ -15,6 +15,7 @@ struct AttentionScratch {
   float part[SW_ROWS * SW_PART], total[SW_ROWS * SW_PART];
   T key[CHUNKS * SW_MAX_HEAD_DIM * CHUNK], value[CHUNKS * SW_MAX_HEAD_DIM * CHUNK];
   uint8_t narrow_key[SW_MAX_HEAD_DIM * CHUNK], narrow_value[SW_MAX_HEAD_DIM * CHUNK];
+  float key_scale[SW_ATTENTION_TILE], value_scale[SW_ATTENTION_TILE]; /* of integers */
   int low[SW_ROWS], high[SW_ROWS]; /* the positions that a query sees: [low, high) */
   int lowest, highest;
 };
@@ -50,6 +51,31 @@ static void gather(const LayerPages& pages, const int32_t* table, int kv_head, i
   }
 }
 
+/* Scales of a chunk's positions. */
+template <class T>
+static void gather_scales(const LayerPages& pages, const int32_t* table, int kv_head, int begin,
+                          AttentionScratch<T>& s, int index) {
+  float *key = s.key_scale + index * CHUNK, *value = s.value_scale + index * CHUNK;
+  for (int i = 0, count; i < CHUNK; i += count) { /* of one page */
+    int position = begin + i, at = position % pages.block;
+    count = CHUNK - i < pages.block - at ? CHUNK - i : pages.block - at;
+    int page = position < s.highest && position + count > s.lowest ? table[position / pages.block] : -1;
+    if (page < 0) {
+      memset(key + i, 0, count * sizeof(float)), memset(value + i, 0, count * sizeof(float));
+    } else {
+      memcpy(key + i, key_scales(pages, page, kv_head) + at, count * sizeof(float));
+      memcpy(value + i, value_scales(pages, page, kv_head) + at, count * sizeof(float));
+    }
+  }
+}
+
+/* `count` is a multiple of sixteen. */
+template <class T>
+static inline void widen_stored(const uint8_t* from, T* to, int count, int stored) {
+  if (stored != SW_INT8) return widen_all(from, to, count, stored);
+  for (int i = 0; i < count; i += 16) store(to + i, load_bytes((const int8_t*)from + i));
+}
+
 /* A chunk of eight bits, in T. */
 template <class T>
 static void widen_chunk(const LayerPages& pages, const int32_t* table, int kv_head, int begin,
@@ -58,15 +84,15 @@ static void widen_chunk(const LayerPages& pages, const int32_t* table, int kv_he
   int dim = pages.head_dim, lanes = padded(dim);
   if (pages.block % CHUNK) {
     gather<T>(pages, table, kv_head, begin, s.lowest, s.highest, s.narrow_key, s.narrow_value);
-    widen_all(s.narrow_key, key, dim * CHUNK, pages.stored);
-    widen_all(s.narrow_value, value, lanes * CHUNK, pages.stored);
+    widen_stored(s.narrow_key, key, dim * CHUNK, pages.stored);
+    widen_stored(s.narrow_value, value, lanes * CHUNK, pages.stored);
     return;
   }
   int page = table[begin / pages.block], at = begin % pages.block;
   const uint8_t* from = key_at<T, uint8_t>(pages, page, kv_head) + at * STEP;
   for (int d = 0; d < dim; d += STEP)
-    widen_all(from + (size_t)d * pages.block, key + d * CHUNK, STEP * CHUNK, pages.stored);
-  widen_all(value_at<T, uint8_t>(pages, page, kv_head) + (size_t)at * lanes, value, lanes * CHUNK, pages.stored);
+    widen_stored(from + (size_t)d * pages.block, key + d * CHUNK, STEP * CHUNK, pages.stored);
+  widen_stored(value_at<T, uint8_t>(pages, page, kv_head) + (size_t)at * lanes, value, lanes * CHUNK, pages.stored);
 }
 
 template <class T>
@@ -76,6 +102,7 @@ static Chunk<T> chunk_at(const LayerPages& pages, const int32_t* table, int kv_h
   const T* nothing = (const T*)zeros;
   if (begin >= s.highest || begin + CHUNK <= s.lowest) return {nothing, nothing, CHUNK * STEP};
   bool narrow = pages.stored != pages.dtype;
+  if (pages.stored == SW_INT8) gather_scales(pages, table, kv_head, begin, s, index);
   if (pages.block % CHUNK == 0) {
     int page = table[begin / pages.block], at = begin % pages.block;
     if (page < 0) return {nothing, nothing, CHUNK * STEP};
@@ -91,14 +118,22 @@ static Chunk<T> chunk_at(const LayerPages& pages, const int32_t* table, int kv_h
   return {key, value, CHUNK * STEP};
 }
 
-/* Scaled, capped and masked: -inf where a position is not in [low, high) of the tile. */
-static inline F16 final_score(const Attention& a, const float* score, int at, int low, int high) {
-  F16 x = load(score + at) * splat(a.scale * a.pages.key_scale);
-  if (a.softcap > 0.0f) x = splat(a.softcap) * hyperbolic_tangent(x / splat(a.softcap));
+/* `hidden` where a position, from `at` on, is not in [low, high) of the tile. */
+static inline F16 seen(F16 x, int at, int low, int high, float hidden) {
   if (low <= at && high >= at + CHUNK) return x;
-  F16 lane = load(lane_number), hidden = splat(-INFINITY);
-  x = where_less(lane, splat((float)(high - at)), x, hidden);
-  return where_less(lane, splat((float)(low - at)), hidden, x);
+  F16 lane = load(lane_number);
+  x = where_less(lane, splat((float)(high - at)), x, splat(hidden));
+  return where_less(lane, splat((float)(low - at)), splat(hidden), x);
+}
+
+/* Scaled, capped and masked. */
+template <class T>
+static inline F16 final_score(const Attention& a, const AttentionScratch<T>& s, const float* score, int at, int low,
+                              int high) {
+  F16 x = load(score + at) * splat(a.scale * a.pages.key_scale);
+  if (a.pages.stored == SW_INT8) x = x * load(s.key_scale + at);
+  if (a.softcap > 0.0f) x = splat(a.softcap) * hyperbolic_tangent(x / splat(a.softcap));
+  return seen(x, at, low, high, -INFINITY);
 }
 
 /* Scores of one query in one tile become probabilities; its partial sums are rescaled to the new maximum. */
@@ -114,14 +149,18 @@ static void soften(const Attention& a, AttentionScratch<T>& s, int query, int be
   }
   F16 value[CHUNKS];
 #pragma GCC unroll 4
-  for (int i = 0; i < CHUNKS; ++i) value[i] = final_score(a, score, i * CHUNK, low, high);
+  for (int i = 0; i < CHUNKS; ++i) value[i] = final_score(a, s, score, i * CHUNK, low, high);
   float maximum = largest_lane(larger(larger(value[0], value[1]), larger(value[2], value[3])));
   maximum = maximum > part[0] ? maximum : part[0];
   float keep = part[0] == maximum ? 1.0f : exponential(part[0] - maximum);
 #pragma GCC unroll 4
   for (int i = 0; i < CHUNKS; ++i) {
     value[i] = exponential(value[i] - splat(maximum));
-    store(probability + i * CHUNK, value[i]);
+    /* What is hidden adds nothing, whatever its scale is. */
+    if (a.pages.stored == SW_INT8)
+      store(probability + i * CHUNK, seen(value[i] * load(s.value_scale + i * CHUNK), i * CHUNK, low, high, 0.0f));
+    else
+      store(probability + i * CHUNK, value[i]);
   }
   float sum = sum_lanes((value[0] + value[1]) + (value[2] + value[3]));
   part[0] = maximum;

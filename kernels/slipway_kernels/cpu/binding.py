@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slipway_kernels.build import LIBRARY
 
-ABI = 20
+ABI = 21
 
 ISAS = "amx, avx512bf16, avx512vnni, avx512, avx2 and generic (on ARM neonbf16 and neon)"
 """The names of instruction sets, from the widest to what every processor has."""

@@ -67,13 +67,21 @@ struct Product {
 };
 
 /* Where one layer's keys and values lie in the pages of its group: in `dtype`, what the program computes in,
- * or divided by their scales in the eight bits of `stored`. */
+ * or divided by their scales in the eight bits of `stored`. Floats have the layer's scales. Integers have one for each
+ * position and key head, in fp32 behind the codes: [kv_heads][block] of keys, then of values. */
 struct LayerPages {
   char* base; /* of page 0, at this layer */
   size_t page_bytes;
   int block, kv_heads, head_dim, dtype, stored;
   float key_scale, value_scale;
 };
+
+/* Keys and values of one layer in a page, without scales. */
+static inline size_t sw_kv_bytes(int kv_heads, int head_dim, int block, int dtype) {
+  size_t lanes = (head_dim + 15) / 16 * 16, rows = dtype == SW_FP32 ? block : (block + 1) / 2 * 2;
+  size_t element = dtype == SW_FP32 ? 4 : dtype == SW_BF16 ? 2 : 1;
+  return (kv_heads * ((size_t)head_dim * block + lanes * rows) * element + 63) / 64 * 64;
+}
 
 struct Attention {
   LayerPages pages;

@@ -110,6 +110,6 @@ class PageMemory:
 
 
 def page_bytes(layers: int, kv_heads: int, head_dim: int, block_size: int, dtype: str) -> int:
-    """Bytes of a page that holds `block_size` tokens of `layers` layers, in fp32, bf16, e4m3 or e5m2."""
+    """Bytes of a page that holds `block_size` tokens of `layers` layers: fp32, bf16, int8, e4m3 or e5m2."""
     layer: int = library().sw_page_layer_bytes(kv_heads, head_dim, block_size, DTYPES[dtype])
     return layers * layer

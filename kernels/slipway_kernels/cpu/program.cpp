@@ -17,11 +17,8 @@ int padded_width(int width, int dtype) {
 }  // namespace
 
 size_t sw_layer_bytes(int kv_heads, int head_dim, int block, int dtype) {
-  int lanes = (head_dim + 15) / 16 * 16;
-  size_t elements = dtype == SW_FP32 ? size_t(head_dim + lanes) * block
-                                     : size_t(head_dim) * block + size_t(lanes) * ((block + 1) / 2 * 2);
-  size_t bytes = kv_heads * elements * (dtype == SW_FP32 ? 4 : dtype == SW_BF16 ? 2 : 1);
-  return (bytes + 63) / 64 * 64;
+  size_t scales = dtype == SW_INT8 ? 2 * size_t(kv_heads) * block * sizeof(float) : 0;
+  return sw_kv_bytes(kv_heads, head_dim, block, dtype) + (scales + 63) / 64 * 64;
 }
 
 int Worker::claim(int count) {

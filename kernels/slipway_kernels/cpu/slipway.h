@@ -15,7 +15,7 @@ extern "C" {
 typedef struct sw_pool sw_pool;
 #endif
 
-#define SW_ABI 20
+#define SW_ABI 21
 
 /* Element type of weights, activations between operations, and KV cache. Sums are always fp32. */
 enum {

@@ -88,13 +88,14 @@ class Stepper:
         """What a program needs of its worker.
 
         block_size  positions a page: of all groups, or of each
-        kv_dtype    what keys and values are kept in, e4m3 or e5m2; None is `dtype`
+        kv_dtype    what keys and values are kept in, e4m3, e5m2 or int8; None is `dtype`
         """
         if dtype not in ("fp32", "bf16"):
             raise ValueError(f"A program computes in fp32 or bf16, not in {dtype}.")
         self.slots = slots
         self.max_tokens = max_tokens
         self.dtype = dtype
+        self._has_own_scales = kv_dtype == "int8"
         self.threads = threads if isinstance(threads, Threads) else Threads(threads)
         self.vocab = vocab
         self.max_top = max(1, max_top)
@@ -146,7 +147,9 @@ class Stepper:
         """What keys and values of a layer are divided by before they are kept in eight bits.
 
         place  its KV group and its index there
+        Raises ValueError where each position has scales of its own.
         """
+        self._check_scales()
         self._c.sw_scale_kv(self._pointer, *place, key, value)
 
     def kv_scale(self, place: tuple[int, int]) -> tuple[float, float]:
@@ -161,13 +164,18 @@ class Stepper:
         A layer's scales become the largest finite magnitude of its keys, rotated, and of its values, each
         over its divisor; 1 where all of them are 0. What that step stores is already divided by them. Pages
         written before are read by the new scales, too: no request may still need them.
-        Raises ValueError where a divisor is not above 0.
+        Raises ValueError where a divisor is not above 0, and where each position has scales of its own.
         """
+        self._check_scales()
         if key_divisor <= 0 or value_divisor <= 0:
             raise ValueError(
                 f"Scales are found by divisors of {key_divisor} and {value_divisor}: both must be above 0."
             )
         self._c.sw_find_kv_scales(self._pointer, key_divisor, value_divisor)
+
+    def _check_scales(self) -> None:
+        if self._has_own_scales:
+            raise ValueError("Integers of the KV cache have a scale for each position: a layer has none.")
 
     def _plan(
         self,

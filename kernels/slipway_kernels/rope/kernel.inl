@@ -2,7 +2,8 @@
  *
  * A page holds, for each layer of its group and each key head, K as [head_dim/2][block][2] in bf16 (so that
  * sixteen positions are one vector of pairs) or [head_dim][block] in fp32, then V as [block/2][head_dim][2]
- * or [block][head_dim], head_dim rounded up to 16 lanes; in eight bits the same with a byte for each number. */
+ * or [block][head_dim], head_dim rounded up to 16 lanes; in eight bits the same with a byte for each number, and the
+ * scales of integers behind them. */
 
 /* head_dim numbers on whole vectors; what lies behind them is 0. */
 struct alignas(64) HeadRow {
@@ -42,14 +43,32 @@ struct alignas(64) CacheRow {
   }
 };
 
-/* The same in eight bits, each number divided by `scale`. */
+/* The same in eight bits, each number divided by the scale. */
 struct alignas(64) NarrowRow {
   uint8_t at[SW_MAX_HEAD_DIM];
+  float scale; /* of integers: the row's own, which is no finite number where one of the row is none */
 
-  NarrowRow(const HeadRow& row, int head_dim, int stored, float scale) {
-    for (int i = 0; i < (head_dim + 15) / 16 * 16; ++i) at[i] = narrowed(row.at[i] / scale, stored);
+  NarrowRow(const HeadRow& row, int head_dim) {
+    float largest = 0.0f;
+    for (int i = 0; i < head_dim; i += 16) {
+      float one = largest_magnitude(load(row.at + i), zero());
+      largest = one > largest || one != one ? one : largest;
+    }
+    scale = largest * (1.0f / 127.0f);
+    float inverse = largest > 1e-30f ? 127.0f / largest : 0.0f;
+    /* 1.5 · 2^23 is added: the integer stands in the low bits. */
+    for (int i = 0; i < (head_dim + 15) / 16 * 16; ++i) at[i] = (uint8_t)bits_of(row.at[i] * inverse + 0x1.8p23f);
+  }
+
+  NarrowRow(const HeadRow& row, int head_dim, int stored, float layers) : scale(layers) {
+    for (int i = 0; i < (head_dim + 15) / 16 * 16; ++i) at[i] = narrowed(row.at[i] / layers, stored);
   }
 };
+
+/* In what the pages keep; `layers` is the layer's scale. */
+static NarrowRow narrow_row(const LayerPages& pages, const HeadRow& row, float layers) {
+  return pages.stored == SW_INT8 ? NarrowRow(row, pages.head_dim) : NarrowRow(row, pages.head_dim, pages.stored, layers);
+}
 
 template <class T>
 static void put_row(const HeadRow& row, int head_dim, void* out) {
@@ -88,6 +107,15 @@ static inline Stored* value_at(const LayerPages& pages, int page, int kv_head) {
          kv_head * value_size<T>(pages);
 }
 
+/* Scales of a key head's integers, position by position. */
+static inline float* key_scales(const LayerPages& pages, int page, int kv_head) {
+  size_t codes = sw_kv_bytes(pages.kv_heads, pages.head_dim, pages.block, SW_INT8);
+  return (float*)(pages.base + page * pages.page_bytes + codes) + (size_t)kv_head * pages.block;
+}
+static inline float* value_scales(const LayerPages& pages, int page, int kv_head) {
+  return key_scales(pages, page, kv_head) + (size_t)pages.kv_heads * pages.block;
+}
+
 template <class T, class Stored>
 static void put_key(const LayerPages& pages, int page, int kv_head, int at, const Stored* row) {
   enum { STEP = Operand<T>::STEP };
@@ -98,10 +126,10 @@ static void put_key(const LayerPages& pages, int page, int kv_head, int at, cons
 
 template <class T>
 static void put_typed_key(const LayerPages& pages, int page, int kv_head, int at, const HeadRow& head) {
-  if (pages.stored == pages.dtype)
-    put_key<T>(pages, page, kv_head, at, CacheRow<T>(head, pages.head_dim).at);
-  else
-    put_key<T>(pages, page, kv_head, at, NarrowRow(head, pages.head_dim, pages.stored, pages.key_scale).at);
+  if (pages.stored == pages.dtype) return put_key<T>(pages, page, kv_head, at, CacheRow<T>(head, pages.head_dim).at);
+  NarrowRow row = narrow_row(pages, head, pages.key_scale);
+  if (pages.stored == SW_INT8) key_scales(pages, page, kv_head)[at] = row.scale;
+  put_key<T>(pages, page, kv_head, at, row.at);
 }
 
 static void store_key(const LayerPages& pages, const int32_t* table, int position, int kv_head, const float* head,
@@ -131,10 +159,10 @@ template <class T>
 static void put_typed_value(const LayerPages& pages, int page, int kv_head, int at, const HeadRow& head,
                             int last) {
   if (pages.stored == pages.dtype)
-    put_value<T>(pages, page, kv_head, at, CacheRow<T>(head, pages.head_dim).at, last);
-  else
-    put_value<T>(pages, page, kv_head, at, NarrowRow(head, pages.head_dim, pages.stored, pages.value_scale).at,
-                 last);
+    return put_value<T>(pages, page, kv_head, at, CacheRow<T>(head, pages.head_dim).at, last);
+  NarrowRow row = narrow_row(pages, head, pages.value_scale);
+  if (pages.stored == SW_INT8) value_scales(pages, page, kv_head)[at] = row.scale;
+  put_value<T>(pages, page, kv_head, at, row.at, last);
 }
 
 static void store_value(const LayerPages& pages, const int32_t* table, int position, int kv_head,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slipway.load.arrays import BF16, E4M3, E5M2, FP16, FP32, DType
+from slipway.load.arrays import BF16, E4M3, E5M2, FP16, FP32, INT8, DType
 from slipway.load.config import Config, number, rope_kind, rope_settings
 from slipway.load.errors import LoadError
 
@@ -20,6 +20,7 @@ _KV_CACHE = {
     "fp8": E4M3,
     "fp8_e4m3": E4M3,
     "fp8_e5m2": E5M2,
+    "int8_per_token_head": INT8,
 }
 _LENGTH_FIELDS = (
     "max_position_embeddings",
@@ -60,9 +61,17 @@ def resolve_dtype(requested: str, stored: str, device: str = "cpu") -> tuple[DTy
     return dtype, ""
 
 
-def kv_cache_dtype(requested: str, dtype: DType) -> DType:
+def kv_cache_dtype(requested: str, dtype: DType, device: str = "cpu") -> DType:
     """The type of the KV cache under `--kv-cache-dtype`; auto is the model's. Raises LoadError."""
-    return _named(requested, {"auto": dtype} | _KV_CACHE, "kv_cache_dtype", "the KV cache can have")
+    found = _named(requested, {"auto": dtype} | _KV_CACHE, "kv_cache_dtype", "the KV cache can have")
+    if found == INT8 and device == "cuda":
+        raise LoadError(
+            "UnsupportedFormat",
+            f"--kv-cache-dtype {requested} has kernels on CPU only.",
+            hint="Use fp8, which takes as little memory.",
+            argument="kv_cache_dtype",
+        )
+    return found
 
 
 def _named(name: str, types: Mapping[str, DType], argument: str, use: str) -> DType:

@@ -10,7 +10,7 @@ from functools import partial
 from slipway.dist.mesh import Mesh
 from slipway.engine.config import EngineConfig
 from slipway.envs import read
-from slipway.load.arrays import DType
+from slipway.load.arrays import DType, is_float
 from slipway.load.checkpoint import Checkpoint
 from slipway.load.config import Config, merged
 from slipway.load.errors import LoadError
@@ -59,7 +59,7 @@ def plan_model(
     quantized = settings.pop("quantization_config", None)  # the checkpoint's; transformers would act on it
     made = conversion(config.quantization, checkpoint.quantization)
     dtype, dtype_warning = resolve_dtype(config.dtype, checkpoint.source_dtype, config.device)
-    kv_dtype, kv_warning = kv_cache_dtype(config.kv_cache_dtype, dtype), ""
+    kv_dtype, kv_warning = kv_cache_dtype(config.kv_cache_dtype, dtype, config.device), ""
     pooling = pooling_of(settings, checkpoint.folder, config.task, config.override_pooler_config, token_ids)
     if pooling is not None and pooling.max_length is not None:
         settings["max_sequence_length"] = pooling.max_length
@@ -120,12 +120,13 @@ def plan_model(
     if pooling is not None and pooling.warning:
         warnings.append(pooling.warning)
     warnings += without_effect(config, route, pooling)
-    scales = _kv_scales(checkpoint, config, len(layers)) if kv_dtype != dtype else {}
+    has_scales = kv_dtype != dtype and is_float(kv_dtype)  # integers have them beside each position
+    scales = _kv_scales(checkpoint, config, len(layers)) if has_scales else {}
     divisors = None
     if config.calculate_kv_scales and scales:
         origin = "the checkpoint" if config.quantization_param_path is None else "--quantization-param-path"
         warnings.append(f"--calculate-kv-scales has no effect: {origin} gives scales of keys and values.")
-    elif config.calculate_kv_scales and kv_dtype != dtype:
+    elif config.calculate_kv_scales and has_scales:
         divisors, scales = _kv_divisors(), dict.fromkeys(range(len(layers)), (1.0, 1.0))
     if own is not None:
         scales = {layer - own.start: scale for layer, scale in scales.items() if layer in own}

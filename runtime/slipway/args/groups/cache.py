@@ -37,12 +37,13 @@ class Cache:
 
     kv_cache_dtype: str = arg(
         "auto",
-        choices=("auto", "fp8", "fp8_e4m3", "fp8_e5m2"),
+        choices=("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head"),
     )
     """Type of the KV cache. auto is the model's; fp8 is fp8_e4m3 and takes half the memory.
 
-    Keys and values are divided by the checkpoint's scales, by those of --quantization-param-path or those
-    that --calculate-kv-scales finds, or by 1.
+    With fp8 keys and values are divided by the checkpoint's scales, by those of --quantization-param-path or
+    those that --calculate-kv-scales finds, or by 1. int8_per_token_head (on CPU) has a scale of its own for
+    each token and key head, so that rounding is finer.
     """
 
     kv_cache_memory_bytes: HumanInt | None = arg(minimum=1, unit="bytes per device")

@@ -41,6 +41,12 @@ def _scales_of_fp8(values: Values, given: Given) -> str | None:
     return "--calculate-kv-scales has no effect without an fp8 --kv-cache-dtype."
 
 
+def _file_of_scales(values: Values, given: Given) -> str | None:
+    if values["quantization_param_path"] is None or values["kv_cache_dtype"].startswith("fp8"):
+        return None
+    return "--quantization-param-path has no effect without an fp8 --kv-cache-dtype."
+
+
 def _whitespace_backend(values: Values, given: Given) -> str | None:
     backend = values["guided_decoding_backend"]
     if not values["guided_decoding_disable_any_whitespace"] or backend in ("auto", "xgrammar", "guidance"):
@@ -97,6 +103,7 @@ ENGINE: tuple[Rule, ...] = (
         message="enablePromptAdapter needs a maxPromptAdapterToken above 0",
     ),
     Rule("calculate_kv_scales", _scales_of_fp8, warns=True),
+    Rule("quantization_param_path", _file_of_scales, warns=True),
     Rule("guided_decoding_disable_any_whitespace", _whitespace_backend, warns=True),
     Rule("guided_decoding_disable_additional_properties", _properties_backend, warns=True),
     Rule("max_num_partial_prefills", _partial_prefills_are_chunks, warns=True),
