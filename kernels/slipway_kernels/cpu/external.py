@@ -108,7 +108,7 @@ def linear(x: Array, weight: Weight, bias: Array | None = None, threads: Threads
     x [..., k] of any float dtype; the result [..., n] is fp32.
     """
     pool = threads or _caller_alone()
-    narrow = weight.dtype == "bf16" or (weight.is_integers and x.dtype == BF16)
+    narrow = weight.element == "bf16" or (weight.is_integers and x.dtype == BF16)
     element = BF16 if narrow else FP32
     rows = cast(x.reshape(-1, weight.k), element)
     # An odd number of cache lines from row to row, as in a program's buffers (`padded_width`).

@@ -24,6 +24,7 @@ namespace {
 #include "../activation/kernel.inl"
 #include "../linear/kernel.inl"
 #include "../activation/row.inl"
+#include "../linear/narrow.inl"
 #include "../linear/quantized.inl"
 #include "../linear/blocks.inl"
 #include "../rms_norm/kernel.inl"

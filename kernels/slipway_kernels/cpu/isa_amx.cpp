@@ -20,6 +20,7 @@ namespace {
 #include "tiles.h"
 #include "../activation/kernel.inl"
 #include "../linear/kernel.inl"
+#include "../linear/narrow.inl"
 #include "../linear/quantized.inl"
 #include "../linear/tiled.inl"
 

@@ -46,6 +46,7 @@ static inline size_t sw_group_bytes(const sw_weight& w) {
 static inline size_t sw_block_bytes(const sw_weight& w) {
   if (w.dtype == SW_BF16) return (size_t)(w.k + 1) / 2 * 128;
   if (w.dtype == SW_FP32) return (size_t)w.k * 128;
+  if (w.dtype == SW_E4M3) return (size_t)(w.k + 1) / 2 * 64 + (size_t)(w.k + w.group - 1) / w.group * 128;
   size_t blocks = (w.k + 31) / 32, groups = sw_has_halves(w) ? 2 * blocks : (w.k + w.group - 1) / w.group;
   size_t supers = sw_has_supers(w.scale_dtype) ? (w.k + SW_SUPER - 1) / SW_SUPER : 0;
   return blocks * sw_codes_bytes(w.dtype) + groups * sw_group_bytes(w) + supers * 64 * (w.minimums ? 2 : 1);

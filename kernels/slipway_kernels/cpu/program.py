@@ -544,7 +544,7 @@ class Program(Stepper):
         return sum({id(one): one.nbytes for one in self._kept if isinstance(one, Weight)}.values())
 
     def _weight(self, weight: Weight) -> object:
-        if not weight.is_integers and weight.dtype != self.dtype:
+        if not weight.is_integers and weight.element != self.dtype:
             raise ValueError(
                 f"A weight in {weight.dtype} does not fit a program in {self.dtype}: pack it anew."
             )

@@ -27,13 +27,13 @@ enum {
  * by exponent. SW_NIBBLES: two levels whose first has four bits; a group's scale and minimum share a byte, scale lowest. */
 enum { SW_TWO_LEVELS = 16, SW_E8M0 = 17, SW_NIBBLES = 18 };
 
-/* A packed weight [n, k]. Its numbers are fp32, bf16 or small integers; then w = scale · code + minimum. A code of less
- * than eight bits is not negative with minimums, and stored plus half of its range without; one of eight is -128 to
- * 127. Entries of tables have no minimums. */
+/* A packed weight [n, k]. Its numbers are fp32 or bf16; e4m3, then w = scale · number; or small integers, then w = scale ·
+ * code + minimum. A code of less than eight bits is not negative with minimums, and stored plus half of its range without;
+ * one of eight is -128 to 127. Entries of tables have no minimums. */
 typedef struct {
   void* at;
   int32_t n, k, dtype;
-  int32_t group;       /* of integers: columns that share a scale: a multiple of 32, k, or 16 */
+  int32_t group;       /* columns that share a scale: of integers a multiple of 32, k, or 16; of e4m3 even, or k */
   int32_t scale_dtype; /* fp16, fp32, or one of the three above */
   int32_t minimums;    /* 0: none */
 } sw_weight;

@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from slipway_kernels.cpu.arrays import FP16, FP32, INT8, UINT8, Array
+from slipway_kernels.cpu.arrays import E4M3, FP16, FP32, INT8, UINT8, Array
 from slipway_kernels.cpu.binding import DTYPES, Floats, Ints, WeightStruct, address, library
 from slipway_kernels.cpu.memory import Memory
 from slipway_kernels.cpu.sources import Source, cast, struct_of
@@ -37,7 +37,7 @@ def packed() -> Iterator[WeakSet[Weight]]:
 class Weight:
     """A matrix [n, k] in blocks of 32 rows, as products read it; rows that are never loaded are 0.
 
-    dtype  fp32, bf16, or one of `INTEGERS`
+    dtype  fp32, bf16, e4m3, or one of `INTEGERS`
     """
 
     def __init__(self, struct: WeightStruct, dtype: str) -> None:
@@ -54,6 +54,11 @@ class Weight:
     @property
     def is_integers(self) -> bool:
         return self.dtype in INTEGERS
+
+    @property
+    def element(self) -> str:
+        """The type of the rows that it multiplies; integers take those of any."""
+        return "bf16" if self.dtype == "e4m3" else self.dtype
 
     def rows(self, ids: Ints) -> Floats:
         """The rows [len(ids), k] in fp32. Raises ValueError for a row outside the weight."""
@@ -183,6 +188,47 @@ class PackedCodes(Weight):
             shape = list(values.shape)
             raise ValueError(f"Scales of shape {shape} do not fit {rows} rows of {self.groups} groups.")
         return np.ascontiguousarray(cast(values, self._scale_type))
+
+
+class PackedNarrow(Weight):
+    """e4m3 as it is: w = scale · number, a scale for each `group` columns of a row: an even number, or all.
+
+    Products take rows of bf16, as those of bf16 do; the layout is in linear/narrow.inl.
+    """
+
+    def __init__(self, n: int, k: int, group: int) -> None:
+        group = min(group, k)
+        if group < 1 or (group % 2 and group != k):
+            raise ValueError(
+                f"A group of {group} columns is neither even nor all {k}: dequantize the weight."
+            )
+        self.groups = -(-k // group)
+        super().__init__(WeightStruct(None, n, k, DTYPES["e4m3"], group, DTYPES["fp32"], 0), "e4m3")
+
+    def load_rows(
+        self,
+        numbers: Array,
+        scales: Array,
+        destination_rows: Ints | None = None,
+        threads: Threads | None = None,
+    ) -> None:
+        """Write rows [rows, k] of e4m3 to the rows named, else to the first.
+
+        scales  [rows, groups]  of any float type
+        Raises ValueError where a shape, a row or a type does not fit.
+        """
+        if numbers.dtype != E4M3:
+            raise ValueError(f"Numbers of e4m3 do not come as {numbers.dtype}.")
+        destination = self._destination(numbers.shape, destination_rows)
+        rows, shape = len(numbers), list(scales.shape)
+        if shape != [rows, self.groups]:
+            raise ValueError(f"Scales of shape {shape} do not fit {rows} rows of {self.groups} groups.")
+        numbers, scales = np.ascontiguousarray(numbers), np.ascontiguousarray(cast(scales, FP32))
+        library().sw_pack_codes(
+            None if threads is None else threads.pointer,
+            *(ctypes.byref(self.struct), address(numbers), self.k, address(scales), None),
+            *(len(destination), address(destination)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

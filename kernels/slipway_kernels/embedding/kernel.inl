@@ -132,6 +132,8 @@ static void read_typed(const T* packed, int k, int row, float scale, float* out)
 static void read_row(const sw_weight& w, int row, float scale, float* out) {
   if (sw_is_integers(w.dtype))
     read_codes(w, row, scale, out);
+  else if (w.dtype == SW_E4M3)
+    read_narrow(w, row, scale, out);
   else if (w.dtype == SW_BF16)
     read_typed((const bf16*)w.at, w.k, row, scale, out);
   else

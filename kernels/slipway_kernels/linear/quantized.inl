@@ -444,7 +444,7 @@ static void linear(const Product& p, int row_begin, int row_end, int block_begin
   /* Rows in parts that stay in the second-level cache while the blocks pass by: without, the rate falls by a
    * quarter from M = 128 to M = 512 (K = 2048, Zen 4). */
   int codes = sw_is_integers(p.w.dtype);
-  size_t row_bytes = codes ? sw_code_row_bytes(p.w.k) : (size_t)p.w.k * (p.w.dtype == SW_BF16 ? 2 : 4);
+  size_t row_bytes = codes ? sw_code_row_bytes(p.w.k) : (size_t)p.w.k * (p.w.dtype == SW_FP32 ? 4 : 2);
   int part = (int)(PART_BYTES / row_bytes) / ROWS * ROWS;
   part = part < 4 * ROWS ? 4 * ROWS : part;
   for (int row = row_begin; row < row_end; row += part) {
@@ -453,6 +453,8 @@ static void linear(const Product& p, int row_begin, int row_end, int block_begin
       linear_codes(p, row, end, block_begin, block_end);
     else if (p.w.dtype == SW_BF16)
       linear_typed<bf16>(p, row, end, block_begin, block_end);
+    else if (p.w.dtype == SW_E4M3)
+      linear_narrow<bf16>(p, row, end, block_begin, block_end);
     else
       linear_typed<float>(p, row, end, block_begin, block_end);
   }
@@ -505,6 +507,7 @@ static inline char* put_codes(char* at, int row, int dtype, const uint8_t* codes
  * the weight's type of scales, which has one level. */
 static void pack_codes(const sw_weight& w, const uint8_t* codes, size_t code_stride, const void* scales,
                        const void* minimums, int rows, const int32_t* destination) {
+  if (w.dtype == SW_E4M3) return pack_narrow(w, codes, code_stride, (const float*)scales, rows, destination);
   size_t scale_bytes = scale_bytes_of(w.scale_dtype), groups = (w.k + w.group - 1) / w.group;
   int width = sw_has_halves(w) ? 32 : w.group;
   const char none[4] = {};

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from slipway.load.arrays import ELEMENTS, FP16, FP32, INT8, Array, DType, Floats, Ints
+from slipway.load.arrays import E4M3, ELEMENTS, FP16, FP32, Array, DType, Floats, Ints
 from slipway.load.quantized.form import Form, GroupedForm, ScaledForm
-from slipway.load.quantized.tensors import Blocks, Quantized, Unquantized
+from slipway.load.quantized.tensors import Blocks, Quantized, Scaled, Unquantized
 from slipway.schemes.scheme import Scheme
-from slipway_kernels.cpu import Packed, PackedBlocks, PackedCodes, Threads, linear, takes_group
+from slipway_kernels.cpu import (
+    Packed,
+    PackedBlocks,
+    PackedCodes,
+    PackedNarrow,
+    Threads,
+    linear,
+    takes_group,
+)
 
 
 class CpuScheme(Scheme):
-    """Plain numbers of `dtype`, or where `form` is given integers, multiplied as they are stored.
+    """Plain numbers of `dtype`, or where `form` is given integers or e4m3, multiplied as they are.
 
     Integers are GGUF's, in blocks exactly as the file has them, AWQ, GPTQ, compressed-tensors' weights, and
     its W8A8, whose rows are each one group of columns. Their products quantize the rows that they multiply to
-    16 bits with a scale for each 32 columns, which is finer than one for each token. Without `form` what is
-    quantized is dequantized as it is read.
+    16 bits with a scale for each 32 columns, which is finer than one for each token. What multiplies e4m3
+    stays bf16. Without `form` what is quantized is dequantized as it is read.
     `threads` pack the weights and compute what `apply` is asked for; None leaves it to the caller's own.
     """
 
-    packed: Packed | PackedBlocks | PackedCodes
+    packed: Packed | PackedBlocks | PackedCodes | PackedNarrow
 
     def __init__(self, dtype: DType, form: Form | None = None, threads: Threads | None = None) -> None:
         self._dtype = dtype
@@ -30,7 +38,7 @@ class CpuScheme(Scheme):
     def fits(form: Form) -> bool:
         """Whether products can read this form packed: its columns are in order, and its groups are taken."""
         if isinstance(form, ScaledForm):
-            return form.values == INT8 and form.block is None
+            return form.block is None or (form.values == E4M3 and form.block[1] % 2 == 0)
         if form.blocks:
             return True
         return form.bits in (4, 8) and takes_group(form.group) and not form.order
@@ -39,6 +47,9 @@ class CpuScheme(Scheme):
         form = self._form
         if form is None:
             self.packed = Packed(*shape, ELEMENTS[self._dtype])
+            return
+        if isinstance(form, ScaledForm) and form.values == E4M3:
+            self.packed = PackedNarrow(*shape, form.block[1] if form.block else shape[1])
             return
         if isinstance(form, ScaledForm):
             form = GroupedForm(8, shape[1], scales=FP32)
@@ -58,6 +69,10 @@ class CpuScheme(Scheme):
         elif isinstance(self.packed, Packed):
             source = matrix.source() if isinstance(matrix, Quantized) else matrix
             self.packed.load_rows(source, rows, self._threads)
+        elif isinstance(self.packed, PackedNarrow):
+            if not isinstance(matrix, Scaled):
+                raise ValueError(f"Other numbers came where {self._form} was promised.")
+            self.packed.load_rows(matrix.values, matrix.scales_of_rows(), rows, self._threads)
         elif isinstance(matrix, Quantized):
             given = matrix.grouped()
             self.packed.load_rows(given.codes, given.scales, given.minimums, rows, self._threads)

@@ -14,6 +14,7 @@ from model.stepping import Stepper, plan, prompt
 from slipway.engine.config import EngineConfig
 from slipway.load.checkpoint import open_checkpoint
 from slipway.load.errors import LoadError
+from slipway_kernels.cpu import packed
 from tensor_files import load, numbers_of, save
 
 METHODS = ["awq", "gptq", "gptq-asym", "w4a16", "w8a8", "fp8", "fp8-block"]
@@ -177,19 +178,30 @@ def test_what_is_dequantized_is_said_once_with_its_price(
     tiny_models: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source = tiny_models("llama")
-    fp8 = quantized(source, tmp_path / "fp8", "fp8")
-    assert warnings(fp8) == (
-        "21 of 21 quantized matrices are held in bfloat16: there are no such products of fp8 on this CPU. "
-        "They take 2 times the memory of the checkpoint, and as much longer to read in each step."
-    )
-    assert warnings(source, quantization="fp8") == warnings(fp8)
     ordered = quantized(source, tmp_path / "ordered", "gptq", act_order=True)
-    assert "an order of their own (act-order, desc_act). They take 4 times" in warnings(ordered)
+    assert warnings(ordered) == (
+        "18 of 21 quantized matrices are held in bfloat16: CPU has no products for columns in an order of "
+        "their own (act-order, desc_act). They take 4 times the memory of the checkpoint, and as much longer "
+        "to read in each step."
+    )
     assert "--dtype float32 asks for all" in warnings(ordered, dtype="float32")
     assert "They take 8 times" in warnings(ordered, dtype="float32")
-    for method in ("awq", "gptq", "w4a16", "w8a8"):
+    for method in ("awq", "gptq", "w4a16", "w8a8", "fp8", "fp8-block"):
         assert warnings(quantized(source, tmp_path / method, method)) == ""
-    assert warnings(source, quantization="int4") == ""
+    for name in ("int4", "fp8"):
+        assert warnings(source, quantization=name) == ""
+
+
+@pytest.mark.parametrize("method", ["fp8", "fp8-block"])
+def test_fp8_takes_a_byte_for_each_weight(
+    tiny_models: Callable[[str], Path], tmp_path: Path, method: str
+) -> None:
+    with packed() as weights:
+        stepper = Stepper(quantized(tiny_models("llama"), tmp_path / method, method), dtype="bfloat16")
+    kept = [weight for weight in weights if weight.dtype == "e4m3"]
+    assert len(kept) == 4 * 3  # Q, K and V together, and gate and up
+    assert all(weight.dtype == "bf16" for weight in weights if weight not in kept)
+    del stepper
 
 
 def test_measured_scales_of_activations_are_said_to_be_unused(

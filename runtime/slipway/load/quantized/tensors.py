@@ -148,8 +148,14 @@ class Scaled:
 
     def grouped(self) -> Grouped:
         """Integers, not scaled by blocks, with each row as one group."""
-        n, k = self.shape
-        return Grouped(8, k, self.values, np.broadcast_to(self.scales, (n,))[:, None])
+        return Grouped(8, self.shape[1], self.values, self.scales_of_rows())
+
+    def scales_of_rows(self) -> Floats:
+        """[n, groups of columns]"""
+        n = len(self.values)
+        if self.block is None:
+            return np.broadcast_to(self.scales, (n,))[:, None]
+        return self.scales.repeat(self.block[0], axis=0)[:n]
 
 
 @dataclass(frozen=True, slots=True)
