@@ -69,13 +69,6 @@ static void gather_scales(const LayerPages& pages, const int32_t* table, int kv_
   }
 }
 
-/* `count` is a multiple of sixteen. */
-template <class T>
-static inline void widen_stored(const uint8_t* from, T* to, int count, int stored) {
-  if (stored != SW_INT8) return widen_all(from, to, count, stored);
-  for (int i = 0; i < count; i += 16) store(to + i, load_bytes((const int8_t*)from + i));
-}
-
 /* A chunk of eight bits, in T. */
 template <class T>
 static void widen_chunk(const LayerPages& pages, const int32_t* table, int kv_head, int begin,
@@ -84,15 +77,15 @@ static void widen_chunk(const LayerPages& pages, const int32_t* table, int kv_he
   int dim = pages.head_dim, lanes = padded(dim);
   if (pages.block % CHUNK) {
     gather<T>(pages, table, kv_head, begin, s.lowest, s.highest, s.narrow_key, s.narrow_value);
-    widen_stored(s.narrow_key, key, dim * CHUNK, pages.stored);
-    widen_stored(s.narrow_value, value, lanes * CHUNK, pages.stored);
+    widen_all(s.narrow_key, key, dim * CHUNK, pages.stored);
+    widen_all(s.narrow_value, value, lanes * CHUNK, pages.stored);
     return;
   }
   int page = table[begin / pages.block], at = begin % pages.block;
   const uint8_t* from = key_at<T, uint8_t>(pages, page, kv_head) + at * STEP;
   for (int d = 0; d < dim; d += STEP)
-    widen_stored(from + (size_t)d * pages.block, key + d * CHUNK, STEP * CHUNK, pages.stored);
-  widen_stored(value_at<T, uint8_t>(pages, page, kv_head) + (size_t)at * lanes, value, lanes * CHUNK, pages.stored);
+    widen_all(from + (size_t)d * pages.block, key + d * CHUNK, STEP * CHUNK, pages.stored);
+  widen_all(value_at<T, uint8_t>(pages, page, kv_head) + (size_t)at * lanes, value, lanes * CHUNK, pages.stored);
 }
 
 template <class T>

@@ -18,8 +18,8 @@
 namespace {
 
 #include "vector.h"
-#include "narrow.h"
 #include "integers.h"
+#include "narrow.h"
 #include "transpose.h"
 #include "../activation/kernel.inl"
 #include "../linear/kernel.inl"

@@ -15,8 +15,8 @@
 namespace {
 
 #include "vector.h"
-#include "narrow.h"
 #include "integers.h"
+#include "narrow.h"
 #include "tiles.h"
 #include "../activation/kernel.inl"
 #include "../linear/kernel.inl"

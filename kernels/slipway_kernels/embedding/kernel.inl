@@ -7,8 +7,8 @@ static inline void widen_sixteen(const sw_source& s, size_t at, float* out) {
     case SW_FP32: return store(out, load((const float*)s.at + at));
     case SW_BF16: return store(out, load((const bf16*)s.at + at));
     case SW_FP16: return store(out, load_halves((const uint16_t*)s.at + at));
-    case SW_E4M3: return put_bits(widened<Narrow<4>>((const uint8_t*)s.at + at), out);
-    case SW_E5M2: return put_bits(widened<Narrow<5>>((const uint8_t*)s.at + at), out);
+    case SW_E4M3: return store(out, load_narrow<Narrow<4>>((const uint8_t*)s.at + at));
+    case SW_E5M2: return store(out, load_narrow<Narrow<5>>((const uint8_t*)s.at + at));
     case SW_INT8:
       for (int i = 0; i < 16; ++i) out[i] = ((const int8_t*)s.at)[at + i];
       return;
