@@ -166,7 +166,7 @@ soak: setup-dev
 	$(BIN)/python -m pytest tests/soak e2e -m soak -s -p no:cacheprovider -o faulthandler_timeout=0
 
 bench: setup-dev
-	$(BIN)/python bench/cpu.py
+	$(BIN)/python bench/cpu.py $(BENCH)
 
 generate: setup-test
 	$(TEST)/bin/python -m slipway.generate

@@ -84,6 +84,17 @@ inline F16 load_narrow(const uint8_t* from) {
 #endif
 }
 
+/* Numbers of at most eight bits of precision, which bf16 has. */
+inline void store_exact(float* p, F16 v) { store(p, v); }
+inline void store_exact(bf16* p, F16 v) {
+#if defined(__AVX512F__)
+  __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(v), 16);
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(upper));
+#else
+  SW_EACH_PART *(Halves*)(p + i * WIDTH) = __builtin_convertvector((Words)v.part[i] >> 16, Halves);
+#endif
+}
+
 /* 32 of them. */
 template <class N>
 static inline void widen_block(const uint8_t* from, float* to) {
@@ -126,7 +137,7 @@ static inline void widen_block(const uint8_t* from, bf16* to) {
 #else
 template <class N>
 static inline void widen_block(const uint8_t* from, bf16* to) {
-  store(to, load_narrow<N>(from)), store(to + 16, load_narrow<N>(from + 16));
+  store_exact(to, load_narrow<N>(from)), store_exact(to + 16, load_narrow<N>(from + 16));
 }
 #endif
 
@@ -135,7 +146,7 @@ template <class N, class T>
 static inline void widen_as(const uint8_t* from, T* to, int count) {
   int i = 0;
   for (; i + 32 <= count; i += 32) widen_block<N>(from + i, to + i);
-  if (i < count) store(to + i, load_narrow<N>(from + i));
+  if (i < count) store_exact(to + i, load_narrow<N>(from + i));
 }
 template <class T>
 static inline void widen_all(const uint8_t* from, T* to, int count, int stored) {
@@ -144,5 +155,5 @@ static inline void widen_all(const uint8_t* from, T* to, int count, int stored) 
   else if (stored == SW_E5M2)
     widen_as<Narrow<5>>(from, to, count);
   else
-    for (int i = 0; i < count; i += 16) store(to + i, load_bytes((const int8_t*)from + i));
+    for (int i = 0; i < count; i += 16) store_exact(to + i, load_bytes((const int8_t*)from + i));
 }
