@@ -1,4 +1,4 @@
-"""What `pip install slipway` leaves out, and how a command ends that misses it."""
+"""What an installation without extras leaves out, and how a command ends that misses it."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ MISTRAL = frozenset({"mistral_common", "tiktoken"})
 """Of the extra `mistral`."""
 
 
+def install(extras: str) -> str:
+    """What to type for them. The package index has another project of our name: only the sources are ours."""
+    return f"pip install '.[{extras}]' in a clone of Slipway"
+
+
 def missing(error: Exception) -> Exit | None:
     """How to end for a package of the extra that is not installed; None for every other error.
 
@@ -43,13 +48,13 @@ def missing(error: Exception) -> Exit | None:
         return None
     if error.name in SERVING:
         message = f"The Python package {error.name}, which this command needs, is not installed."
-        return Exit(MISSING_PACKAGE, message, "Install all that serves: pip install 'slipway[cpu]'.")
+        return Exit(MISSING_PACKAGE, message, f"Install all that serves: {install('cpu')}.")
     if error.name.partition(".")[0] in MISTRAL:
         message = f"The Python package {error.name}, which --tokenizer-mode mistral needs, is not installed."
-        hint = "Install what reads Mistral's own tokenizers: pip install 'slipway[cpu,mistral]'."
+        hint = f"Install what reads Mistral's own tokenizers: {install('cpu,mistral')}."
         return Exit(MISSING_PACKAGE, message, hint, "tokenizer_mode")
     if error.name.partition(".")[0] == "opentelemetry":
         message = f"The Python package {error.name}, which --otlp-traces-endpoint needs, is not installed."
-        hint = "Install what sends traces: pip install 'slipway[otel]'."
+        hint = f"Install what sends traces: {install('otel')}."
         return Exit(MISSING_PACKAGE, message, hint, "otlp_traces_endpoint")
     return None

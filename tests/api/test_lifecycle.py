@@ -195,7 +195,7 @@ def test_a_package_that_is_missed_when_the_engine_has_started_is_named(tiny: Pat
     ended = serve(str(tiny), "--port", str(free_port()), PYTHONPATH=path)
     assert ended.returncode == exits.MISSING_PACKAGE.code, ended.stderr
     assert "The Python package uvicorn" in ended.stderr
-    assert "pip install 'slipway[cpu]'" in ended.stderr
+    assert "pip install '.[cpu]'" in ended.stderr
     assert "the server failed" not in ended.stderr  # which goes with a traceback
 
 

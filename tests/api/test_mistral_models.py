@@ -112,4 +112,4 @@ def test_where_the_package_is_missing_the_extra_is_named(folder: Path, tmp_path:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['mistral_common'] = None")
     ended = refused(folder, PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
     assert ended.returncode == exits.MISSING_PACKAGE.code, ended.stderr
-    assert "pip install 'slipway[cpu,mistral]'" in ended.stderr
+    assert "pip install '.[cpu,mistral]'" in ended.stderr

@@ -539,6 +539,15 @@ def test_auto_is_refused_with_its_reason_where_no_parser_is_certain(
     assert served.post("/v1/chat/completions", {"model": MODEL, "messages": SAY}).status_code == 200
 
 
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}", HERMES])
+def test_a_parser_whose_template_shows_no_tools_is_warned_of(
+    start: Callable[..., Served], caplog: pytest.LogCaptureFixture, template: str
+) -> None:
+    start("--chat-template", template, "--tool-call-parser", "hermes")
+    warned = "does not show tools to the model: --tool-call-parser hermes reads what it calls" in caplog.text
+    assert warned == (template != HERMES)
+
+
 @pytest.mark.slow
 def test_a_real_model_calls_what_it_has_to(demo_model: Path) -> None:
     with live_server(demo_model, "--max-model-len", "1024", "--disable-log-requests") as server:

@@ -274,7 +274,7 @@ def test_where_the_packages_are_missing_the_extra_is_named(
     words = (str(tiny_models("llama")), "--otlp-traces-endpoint", "http://127.0.0.1:9")
     ended = refused(*words, PYTHONPATH=path)
     assert ended.returncode == exits.MISSING_PACKAGE.code, ended.stderr
-    assert "pip install 'slipway[otel]'" in ended.stderr
+    assert "pip install '.[otel]'" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,8 @@ def test_what_serves_names_the_package_and_the_extra_before_anything_is_fetched(
     done = run(*words)
     assert done.returncode == exits.MISSING_PACKAGE.code, done.stderr
     (said,) = (line for line in done.stderr.splitlines() if "error" in line)
-    named = re.fullmatch(rf"slipway {words[0]}: error: The Python package (\w+), .* 'slipway\[cpu\]'\.", said)
+    pattern = r"The Python package (\w+), .* '\.\[cpu\]' in a clone of Slipway\."
+    named = re.fullmatch(f"slipway {words[0]}: error: {pattern}", said)
     assert named is not None, done.stderr
     assert named[1] in SERVING
     assert "Traceback" not in done.stderr

@@ -42,7 +42,7 @@ def test_ranks_without_a_place_are_told_of_both_ways(around, why):
     with pytest.raises(Exit, match=why) as refused:
         executor(None, 4, around)
     assert "4 ranks" in refused.value.message
-    assert all(word in refused.value.hint for word in ("RAY_ADDRESS", "slipway[ray]", "--nnodes"))
+    assert all(word in refused.value.hint for word in ("RAY_ADDRESS", "'.[ray]'", "--nnodes"))
 
 
 def test_a_cluster_is_where_rays_own_commands_would_find_it(tmp_path: Path):
@@ -60,7 +60,7 @@ def test_a_server_without_ray_is_told_of_its_extra(monkeypatch: pytest.MonkeyPat
     with pytest.raises(Exit, match="The Python package ray, which") as refused:
         Cluster({"RAY_ADDRESS": "10.0.0.1:6379"})
     assert refused.value.exit_code is MISSING_PACKAGE
-    assert refused.value.hint == "Install it on every node: pip install 'slipway[ray]'."
+    assert refused.value.hint == "Install it on every node: pip install '.[ray]' in a clone of Slipway."
 
 
 def test_a_nodes_ranks_are_together_and_the_first_is_here():

@@ -129,6 +129,6 @@ def test_what_needs_torch_says_which_extra_and_which_image_have_it(
     for model, settings in ((folder, {}), (tiny_models("opt"), {}), (tiny_models("llama"), fallback)):
         said = in_blocked_process(REFUSED % (str(model), settings), blocked)
         assert "cannot be imported here" in said.stdout, said.stderr
-        assert "`pip install 'slipway[torch]'`, use the image runtime-cpu-torch, or" in said.stdout
+        assert "'.[torch]' in a clone of Slipway, use the image runtime-cpu-torch, or" in said.stdout
     device = in_blocked_process(REFUSED % (str(tiny_models("llama")), {"device": "cuda"}), blocked)
-    assert "`pip install 'slipway[cuda]'`, use the image runtime-cuda, or use --device cpu" in device.stdout
+    assert "'.[cuda]' in a clone of Slipway, use the image runtime-cuda, or use --device cpu" in device.stdout

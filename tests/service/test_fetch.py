@@ -356,7 +356,7 @@ def test_without_its_client_it_says_what_to_install(models, tmp_path, monkeypatc
     assert main(["fetch", f"s3://{models}/a", str(tmp_path / "a")]) == 19
     said = capsys.readouterr().err
     assert "obstore" in said
-    assert "pip install 'slipway[cpu]'" in said
+    assert "pip install '.[cpu]'" in said
 
 
 def test_a_name_that_leads_out_of_the_folder_is_not_written(server, models, tmp_path, capsys):

@@ -22,6 +22,13 @@ _SHOWN_VALUE_CHARACTERS = 80
 
 _BOUNDS = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most")}
 """pydantic's name of a bound → where it holds it, and the words that clients know."""
+_LENGTHS = {
+    "too_short": ("min_length", "at least", "item"),
+    "too_long": ("max_length", "at most", "item"),
+    "string_too_short": ("min_length", "at least", "character"),
+    "string_too_long": ("max_length", "at most", "character"),
+}
+"""The same of lengths, with what is counted."""
 
 _TYPES = {
     400: "invalid_request_error",
@@ -110,18 +117,23 @@ def from_validation(error: ValidationError) -> ApiError:
     if first["type"] == "value_error":
         return ApiError(message, param=param or None, code="invalid_value")
     shown = shown_value(first["input"])
+    name = param or "The body"
     if first["type"] in _BOUNDS:
         bound, words = _BOUNDS[first["type"]]
-        message = f"{param} must be {words} {shown_value(first['ctx'][bound])}, got {shown}."
-        return ApiError(message, param=param, code="invalid_value")
-    wanted = message[:1].lower() + message[1:]
-    for lead in ("input should be ", "value should "):
-        wanted = wanted.removeprefix(lead)
-    return ApiError(
-        f"{param or 'The body'} is {shown} but should be {wanted}.",
-        param=param or None,
-        code="invalid_value",
-    )
+        text = f"{name} must be {words} {shown_value(first['ctx'][bound])}, got {shown}."
+    elif first["type"] in _LENGTHS:
+        bound, words, unit = _LENGTHS[first["type"]]
+        count = first["ctx"][bound]
+        text = f"{name} must have {words} {count} {unit}{'' if count == 1 else 's'}, got {shown}."
+    elif first["type"] == "extra_forbidden":
+        text = f"{name} is {shown}, and there is no field of that name."
+    else:
+        wanted = message[:1].lower() + message[1:]
+        for lead in ("input should be ", "value should "):
+            wanted = wanted.removeprefix(lead)
+        wanted = "an object" if wanted.startswith("a valid dictionary") else wanted
+        text = f"{name} is {shown} but should be {wanted}."
+    return ApiError(text, param=param or None, code="invalid_value")
 
 
 def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:

@@ -10,7 +10,7 @@ from slipway.api.configure import Settings
 from slipway.exits import BAD_ARGUMENTS, Exit
 from slipway.text.channels import Channels
 from slipway.text.parse.calls import CallFormat
-from slipway.text.parse.families import Choice, calls_parser, reasoning_parser
+from slipway.text.parse.families import Choice, calls_parser, reasoning_parser, shows_tools
 from slipway.text.parse.formats import call_format
 from slipway.text.parse.reasoning import FORMATS, ReasoningFormat
 from slipway.text.tokenizer import Tokenizer
@@ -30,6 +30,8 @@ class Formats:
     """The model may decide to call tools."""
     why_no_calls: str = _NO_TOKENIZER
     """Where no parser of calls was named, and none is certain."""
+    shows_tools: bool = True
+    """The model's prompt has a request's tools."""
     reasoning: ReasoningFormat | None = None
     reasoning_ids: tuple[int, int] | None = None
     """The tokens that begin reasoning, or -1, and end it; None where its end is no token of its own."""
@@ -50,6 +52,13 @@ def formats(
 
     Raises Exit for a parser that is not there, and for two that cannot read one output.
     """
+    shown = tokenizer.chat is not None or template is None or shows_tools(template)
+    if not shown and settings.tool_call_parser:
+        logger.warning(
+            "The chat template does not show tools to the model: --tool-call-parser %s reads what it calls, "
+            "but a request has to tell it of them. --chat-template names another.",
+            settings.tool_call_parser,
+        )
     chosen = _calls_parser(settings, tokenizer, template, model_type)
     calls = _call_format(chosen.parser, settings)
     reasoning_name = _reasoning_parser(settings, tokenizer, template, model_type, calls)
@@ -66,6 +75,7 @@ def formats(
         calls,
         auto_tools=calls is not None and settings.enable_auto_tool_choice is not False,
         why_no_calls=chosen.why,
+        shows_tools=shown,
         reasoning=reasoning,
         reasoning_ids=ids,
         reasoning_stops=() if reasoning is None else _stops(reasoning, tokenizer),

@@ -171,8 +171,9 @@ def check_tools(body: ChatRequest, found: Formats) -> None:
     elif choice in (None, "auto") and not found.auto_tools:
         why = "" if found.calls is not None else f"None was chosen for this model: {found.why_no_calls}. "
         message = (
-            'tool_choice "auto", the default where tools are given, needs a server started '
-            f'with --enable-auto-tool-choice and --tool-call-parser. {why}Send tool_choice: "none" '
-            'to show the tools to the model and take its answer as text, or "required" to have it call one.'
+            'tool_choice "auto", the default where tools are given, needs a server started with '
+            f"--tool-call-parser. {why}"
+            'Send tool_choice: "required" to have the model call a tool'
+            + (', or "none" to show them to it and take its answer as text.' if found.shows_tools else ".")
         )
         raise ApiError(message, param="tool_choice", code="invalid_value")

@@ -24,7 +24,8 @@ weights are needed: of a model on the hub the configuration is fetched. Without 
 of eight models that are served most, in bf16, fp8 and four bits. Servers find them in SLIPWAY_CACHE, and in
 the folders that SLIPWAY_KERNELS names."""
 _EPILOG = """All other arguments are those of `slipway serve`: how a model is served decides on its kernels.
-Exit status: 0 where all are compiled, 1 where one does not compile, 2 where input cannot be understood."""
+Exit status: 0 where all are compiled, 1 where one does not compile, 2 where input cannot be understood or a
+package is missing."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -61,9 +62,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--arch",
         nargs="+",
-        type=int,
+        type=_architecture,
         required=True,
-        choices=ARCHITECTURES,
         help="compute capabilities of devices, times ten: 90 is H100 and H200",
     )
     parser.add_argument(
@@ -72,15 +72,34 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--jobs",
         metavar="N",
-        type=int,
+        type=_count,
         default=len(os.sched_getaffinity(0)),
         help="how many are compiled at a time (default: one a processor)",
     )
     return parser
 
 
+def _architecture(text: str) -> int:
+    known = ", ".join(map(str, ARCHITECTURES))
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {known}; a model stands before --arch")
+    if int(text) not in ARCHITECTURES:
+        raise argparse.ArgumentTypeError(f"{text} is none of {known}")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
+
+
 def _needed(words: Sequence[str], arch: int) -> Sequence[Specialization]:
     """Raises LoadError, Exit and ArgumentError."""
+    from slipway.load.extras import require_torch
+
+    why = "Compiling CUDA kernels takes torch and Triton"
+    require_torch(why, "compile on another machine", "triton", extra="cuda")
     from slipway.fit.kernels import needed_kernels, needed_most
 
     if not words:

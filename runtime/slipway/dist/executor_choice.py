@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slipway.exits import DEVICE_UNAVAILABLE, Exit
+from slipway.extras import install
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ def executor(wanted: str | None, ranks: int, around: Surroundings) -> str:
         DEVICE_UNAVAILABLE,
         f"{ranks} ranks (--tensor-parallel-size × --pipeline-parallel-size) do not fit on this host, which "
         f"has {_counted(around.places, 'GPU')}, and {missing}.",
-        "Lower one of the two sizes; or start Ray on every host and name it in RAY_ADDRESS (pip install "
-        "'slipway[ray]'); or start the same command on every host with --nnodes, --node-rank and "
+        "Lower one of the two sizes; or start Ray on every host and name it in RAY_ADDRESS "
+        f"({install('ray')}); or start the same command on every host with --nnodes, --node-rank and "
         "--master-addr.",
         "tensor_parallel_size",
     )

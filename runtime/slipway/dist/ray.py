@@ -32,6 +32,7 @@ from slipway.exits import (
     Exit,
     how_ended,
 )
+from slipway.extras import install
 
 log = logging.getLogger("slipway.dist")
 
@@ -303,7 +304,7 @@ def missing(error: ModuleNotFoundError) -> Exit:
     return Exit(
         MISSING_PACKAGE,
         f"The Python package {error.name}, which --distributed-executor-backend ray needs, is not installed.",
-        "Install it on every node: pip install 'slipway[ray]'.",
+        f"Install it on every node: {install('ray')}.",
         "distributed_executor_backend",
     )
 

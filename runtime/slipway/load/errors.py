@@ -15,6 +15,7 @@ Code = Literal[
     "UnsupportedFormat",
     "UnsupportedModel",
     "MissingPackage",
+    "BadArguments",
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from slipway.extras import install
 from slipway.load.errors import LoadError
 
 IMAGES = {"torch": "runtime-cpu-torch", "cuda": "runtime-cuda"}
@@ -23,7 +24,7 @@ def require_torch(
         raise LoadError(
             "MissingPackage",
             f"{why}, and {' and '.join(missing)} cannot be imported here.",
-            hint=f"Run `pip install 'slipway[{extra}]'`, use the image {IMAGES[extra]}, or {instead}.",
+            hint=f"Run {install(extra)}, use the image {IMAGES[extra]}, or {instead}.",
             argument=argument,
         )
 

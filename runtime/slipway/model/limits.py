@@ -66,7 +66,7 @@ def kv_cache_dtype(requested: str, dtype: DType, device: str = "cpu") -> DType:
     found = _named(requested, {"auto": dtype} | _KV_CACHE, "kv_cache_dtype", "the KV cache can have")
     if found == INT8 and device == "cuda":
         raise LoadError(
-            "UnsupportedFormat",
+            "BadArguments",
             f"--kv-cache-dtype {requested} has kernels on CPU only.",
             hint="Use fp8, which takes as little memory.",
             argument="kv_cache_dtype",
@@ -77,7 +77,7 @@ def kv_cache_dtype(requested: str, dtype: DType, device: str = "cpu") -> DType:
 def _named(name: str, types: Mapping[str, DType], argument: str, use: str) -> DType:
     if name not in types:
         raise LoadError(
-            "UnsupportedFormat",
+            "BadArguments",
             f"--{argument.replace('_', '-')} {name} is not a type that {use}.",
             hint=f"Use {', '.join(types)}.",
             argument=argument,
@@ -130,7 +130,7 @@ def max_model_len(
                 f"--max-model-len is {chunk} instead of {length}."
             )
         raise LoadError(
-            "UnsupportedModel",
+            "BadArguments",
             f"--max-model-len {asked} is too long: layers of the model attend in stretches of {chunk} "
             "tokens, which is not computed here.",
             hint=f"Set {chunk} or less.",
@@ -146,7 +146,7 @@ def max_model_len(
             "VLLM_ALLOW_LONG_MAX_MODEL_LEN permits it."
         )
     raise LoadError(
-        "UnsupportedModel",
+        "BadArguments",
         f"--max-model-len {asked} is too long: {cause}, and longer requests may give wrong output.",
         hint=f"Set {int(length * stretch)} or less, stretch the model by --rope-scaling, or set "
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 to take the risk.",

@@ -106,7 +106,7 @@ class Encoder:
         positions = self.encoder.positions - self.encoder.first_position
         if self.encoder.positions and length > positions:
             raise LoadError(
-                "UnsupportedModel",
+                "BadArguments",
                 f"--max-model-len {length}, and {self.architecture} has {positions} positions: it cannot "
                 "read longer texts, whatever VLLM_ALLOW_LONG_MAX_MODEL_LEN permits.",
                 hint=f"Set {positions} or less.",

@@ -95,12 +95,13 @@ def test_sizes_are_the_bounds_of_tiles_and_one_more() -> None:
     assert {256, 257, 384, 511, 512} <= {*sizes(512), 511}
 
 
-def test_steps_have_no_more_rows_and_requests_than_there_can_be() -> None:
-    limits = 6, 20, 3, 50, 0
+@pytest.mark.parametrize("most", [1, 2, 6])
+def test_steps_have_no_more_rows_and_requests_than_there_can_be(most: int) -> None:
+    limits = most, 20, 3, 50, 0
     for shape, rows, requests in decodes(*limits):
-        assert (requests <= 6, rows == 3 * requests <= 20, shape.num_decodes) == (True, True, requests)
+        assert (requests <= most, rows == 3 * requests <= 20, shape.num_decodes) == (True, True, requests)
     for shape, rows, requests in prompts(*limits):
-        assert (requests <= 6, rows <= 20, shape.num_decodes) == (True, True, 0)
+        assert (requests <= most, rows <= 20, shape.num_decodes) == (True, True, 0)
         assert 3 < shape.max_query <= shape.max_length
 
 

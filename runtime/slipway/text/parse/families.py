@@ -115,7 +115,7 @@ def calls_parser(template: str | None, model_type: str | None) -> Choice:
     """What reads the calls of a model of this template and `model_type`, where they are known."""
     if template is None:
         return Choice(None, "the model has no chat template")
-    if not _reads_tools(template):
+    if not shows_tools(template):
         return Choice(None, "its chat template does not show tools to the model")
     return _chosen(CALLS, template, model_type)
 
@@ -151,7 +151,8 @@ def _is_narrower(fact: Fact, other: Fact) -> bool:
     return set(fact.marks) > set(other.marks)
 
 
-def _reads_tools(template: str) -> bool:
+def shows_tools(template: str) -> bool:
+    """Whether a chat template reads a request's tools."""
     try:
         return "tools" in meta.find_undeclared_variables(Sandbox(Limits()).parse(template))
     except (jinja2.TemplateSyntaxError, RecursionError):

@@ -40,7 +40,7 @@ def decodes(most_requests: int, most_rows: int, each: int, length: int, adapters
 def prompts(most_requests: int, most_rows: int, each: int, length: int, adapters: int) -> Iterator[Rehearsed]:
     """Steps with prompts; the rest is as in `decodes`."""
     for rows in sizes(most_rows):
-        for requests in {1, min(2, rows), min(most_requests, rows)}:
+        for requests in {min(count, most_requests, rows) for count in (1, 2, most_requests)}:
             longest = rows - requests + 1
             if longest > each:
                 yield nobody(requests, longest, max(length, longest), each, adapters), rows, requests
