@@ -76,7 +76,7 @@ static void expect_equal(const char* form, const char* what, int rows, const flo
 }
 
 static void multiply(const char* form, const sw_weight* w, double most_error) {
-  int integers = w->dtype != SW_FP32 && w->dtype != SW_BF16, narrow = w->dtype == SW_BF16;
+  int narrow = w->dtype == SW_BF16 || w->dtype == SW_E4M3, integers = w->dtype != SW_FP32 && !narrow;
   int width = (w->k + 1) / 2 * 2;
   float* x = allocate(ROWS * (size_t)w->k * sizeof(float));
   char* operand = allocate(ROWS * ((size_t)width * 4 + sw_code_stride(w->k)));
@@ -155,7 +155,10 @@ static void codes(const char* form, int dtype, int group, int scale_dtype, int m
   uint8_t* numbers = malloc((size_t)n * k);
   char *scales = malloc(groups * scale_bytes), *least = malloc(groups * scale_bytes);
   state = 2;
-  for (int i = 0; i < n * k; ++i) numbers[i] = (uint8_t)(next() & (dtype == SW_INT4 ? 15 : 255));
+  for (int i = 0; i < n * k; ++i) {
+    numbers[i] = (uint8_t)(next() & (dtype == SW_INT4 ? 15 : 255));
+    if (dtype == SW_E4M3 && (numbers[i] & 127) == 127) numbers[i] ^= 1; /* no number */
+  }
   for (size_t i = 0; i < groups; ++i)
     for (int which = 0; which < 2; ++which) {
       char* to = (which ? least : scales) + i * scale_bytes;
@@ -234,6 +237,8 @@ int main(void) {
   codes("int8-group16", SW_INT8, 16, SW_FP16, 0, 80, 304);
   codes("int8-group64-minimums", SW_INT8, 64, SW_FP32, 1, 80, 300);
   codes("int8-row", SW_INT8, 301, SW_FP32, 0, 80, 301);
+  codes("e4m3-group128", SW_E4M3, 128, SW_FP32, 0, 80, 301);
+  codes("e4m3-row", SW_E4M3, 301, SW_FP32, 0, 80, 301);
   for (size_t i = 0; i < sizeof(block_types) / sizeof(block_types[0]); ++i) blocks(&block_types[i], 80, 512);
   return failures != 0;
 }
