@@ -60,14 +60,14 @@ struct alignas(64) NarrowRow {
     for (int i = 0; i < (head_dim + 15) / 16 * 16; ++i) at[i] = (uint8_t)bits_of(row.at[i] * inverse + 0x1.8p23f);
   }
 
-  NarrowRow(const HeadRow& row, int head_dim, int stored, float layers) : scale(layers) {
-    for (int i = 0; i < (head_dim + 15) / 16 * 16; ++i) at[i] = narrowed(row.at[i] / layers, stored);
+  NarrowRow(const HeadRow& row, int head_dim, int stored, float scale) : scale(scale) {
+    for (int i = 0; i < (head_dim + 15) / 16 * 16; ++i) at[i] = narrowed(row.at[i] / scale, stored);
   }
 };
 
-/* In what the pages keep; `layers` is the layer's scale. */
-static NarrowRow narrow_row(const LayerPages& pages, const HeadRow& row, float layers) {
-  return pages.stored == SW_INT8 ? NarrowRow(row, pages.head_dim) : NarrowRow(row, pages.head_dim, pages.stored, layers);
+/* In what the pages keep; `scale` is the layer's. */
+static NarrowRow narrow_row(const LayerPages& pages, const HeadRow& row, float scale) {
+  return pages.stored == SW_INT8 ? NarrowRow(row, pages.head_dim) : NarrowRow(row, pages.head_dim, pages.stored, scale);
 }
 
 template <class T>
