@@ -375,7 +375,7 @@ BAD = [
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f"}]}]},
      "input is missing"),
     ({"system": 5}, "system"),
-    ({"tools": TOOLS}, "--enable-auto-tool-choice"),
+    ({"tools": TOOLS}, "with --tool-call-parser"),
     ({"tool_choice": {"type": "any"}}, "tools is empty"),
     ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "name is missing; tool needs it"),
     ({"tool_choice": {"type": "tool", "name": "f"}, "tools": TOOLS}, "'f'"),

@@ -352,7 +352,7 @@ BAD = [
     ({"tools": [{"type": "function"}]}, "tools[0].name", "missing"),
     ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "tool_choice should be"),
     ({"tool_choice": "required"}, "tool_choice", "tools is empty"),
-    ({"tools": TOOLS}, "tool_choice", "--enable-auto-tool-choice"),
+    ({"tools": TOOLS}, "tool_choice", "with --tool-call-parser"),
     ({"text": {"format": {"type": "xml"}}}, "text.format.type", "xml"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", "schema is missing"),
     ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}},

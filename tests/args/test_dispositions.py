@@ -29,6 +29,8 @@ NEWER = {
     "trust_request_chat_template",
 }
 """Of vLLM, but not of the documents that the surface is taken from."""
+NEWER_CHOICES = {"int8_per_token_head"}
+"""The same of choices."""
 
 SAMPLES = {
     "allowed_local_media_path": "/media",
@@ -120,7 +122,7 @@ def test_an_argument_is_what_the_documents_say(row):
     assert argument.group == row["group"]
     assert argument.disposition == row["disposition"]
     assert list(argument.aliases) == row.get("aliases", [])
-    assert sorted(argument.choices, key=str) == row.get("choices", [])
+    assert sorted({*argument.choices} - NEWER_CHOICES, key=str) == row.get("choices", [])
     assert list(argument.requires) == row.get("requires", [])
     assert argument.negatable == row.get("no_form", False)
     assert argument.secret == row.get("secret", False)
