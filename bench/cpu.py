@@ -143,8 +143,11 @@ def compared(case: Case, servers: dict[str, str], rounds: int) -> dict[str, obje
 
 
 def commit() -> str:
-    asked = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--exclude=*"]
-    return subprocess.run(asked, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    """Of what is measured, marked where it has changes."""
+    git = ["git", "-C", str(HERE.parent)]
+    name = subprocess.run([*git, "rev-parse", "--short", "HEAD"], check=True, stdout=subprocess.PIPE)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "kernels", "runtime"], check=False)
+    return name.stdout.decode().strip() + ("-dirty" if changed.returncode else "")
 
 
 def main() -> None:

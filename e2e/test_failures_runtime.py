@@ -50,7 +50,7 @@ CASES = {
     ),
     "length": Case(
         spec={"engine": {"maxModelLen": 200000}},
-        summary="UnsupportedModel: --max-model-len 200000 is too long: .*",
+        summary="BadArguments: --max-model-len 200000 is too long: .*",
         advice="Set 8192 or less",
         stalled=True,
     ),
