@@ -2,9 +2,9 @@
 
     python bench/cpu.py [--llama FOLDER] [--vllm FOLDER] [--only CASE ...] [--rounds 5]
 
-FOLDER has the programs llama-server and llama-quantize, or vllm. Without them Slipway is measured alone, and
-models of K-quants are left out. Results are kept in bench/results/cpu, one file a machine: what is measured
-again takes the place of what was there. bench/cpu.md is written anew from all of them; --page does only that.
+FOLDER holds the programs llama-server and llama-quantize, or vllm. Without them only Slipway is measured, and
+K-quant models are skipped. Each machine has one file of results in bench/results/cpu; a new measurement
+replaces the old one. The script then rewrites bench/cpu.md from all files. --page skips the measurement.
 """
 
 from __future__ import annotations

@@ -26,14 +26,14 @@ rounds their range). More is better for tok/s, less for everything else.
 | c8, c32 | 8 and 32 streams at once, 128 in, 64 out: tokens a second over all |
 | start | from the command to the first token, the model in the page cache |
 
-One command measures a machine and writes this page anew; older machines keep what they have:
+This command measures the machine and rewrites this page. The results of other machines stay.
 
 ```text
 make bench BENCH='--llama FOLDER --vllm FOLDER'
 ```
 
-What was measured for one change only, with its commit and machine, is in [results](results); [Zen
-4](results/2026-11-21-zen4.md) was measured before this page was written by a program.
+Measurements of single changes are in [results](results). The [Zen 4 results](results/2026-11-21-zen4.md) are
+older than this format.
 """
 
 

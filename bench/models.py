@@ -37,15 +37,17 @@ SHAPES: dict[str, dict[str, int]] = {
     },
 }
 """SmolLM2-135M, and Llama-3.2-1B with the tokens of the former: 1.07e9 weights."""
+HEAD_DIM, VOCABULARY, CONTEXT = 64, 49152, 8192
+EPSILON, ROPE_THETA = 1e-5, 100000.0
 COMMON: dict[str, object] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_act": "silu",
-    "head_dim": 64,
-    "vocab_size": 49152,
-    "max_position_embeddings": 8192,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 100000.0,
+    "head_dim": HEAD_DIM,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": EPSILON,
+    "rope_theta": ROPE_THETA,
     "tie_word_embeddings": True,
     "dtype": "bfloat16",
     "bos_token_id": 1,
@@ -78,15 +80,15 @@ def plain_gguf(folder: Path, name: str) -> Path:
             writer.add_key_value(key, item.contents(), item.types[0], *item.types[1:2])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_block_count(shape["num_hidden_layers"])
-    writer.add_context_length(8192)
+    writer.add_context_length(CONTEXT)
     writer.add_embedding_length(shape["hidden_size"])
     writer.add_feed_forward_length(shape["intermediate_size"])
     writer.add_head_count(shape["num_attention_heads"])
     writer.add_head_count_kv(shape["num_key_value_heads"])
-    writer.add_rope_dimension_count(64)
-    writer.add_rope_freq_base(100000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(49152)
+    writer.add_rope_dimension_count(HEAD_DIM)
+    writer.add_rope_freq_base(ROPE_THETA)
+    writer.add_layer_norm_rms_eps(EPSILON)
+    writer.add_vocab_size(VOCABULARY)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, shape["num_hidden_layers"])
     for part in sorted(place.glob("*.safetensors")):
         with safe_open(part, "pt") as tensors:

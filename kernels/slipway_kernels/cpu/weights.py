@@ -11,7 +11,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from slipway_kernels.cpu.arrays import E4M3, FP16, FP32, INT8, UINT8, Array
+from slipway_kernels.cpu.arrays import E4M3, FP16, FP32, INT8, UINT8, Array, DType
 from slipway_kernels.cpu.binding import DTYPES, Floats, Ints, WeightStruct, address, library
 from slipway_kernels.cpu.memory import Memory
 from slipway_kernels.cpu.sources import Source, cast, struct_of
@@ -174,20 +174,24 @@ class PackedCodes(Weight):
             raise ValueError("Minimums are given where the weight has none, or missing where it has some.")
         destination = self._destination(codes.shape, destination_rows)
         codes = np.ascontiguousarray(codes)
-        factors = [self._scales(values, len(destination)) for values in (scales, minimums)]
+        shape = len(destination), self.groups
+        factors = [
+            None if values is None else _checked_scales(values, shape, self._scale_type)
+            for values in (scales, minimums)
+        ]
         library().sw_pack_codes(
             None if threads is None else threads.pointer,
             *(ctypes.byref(self.struct), address(codes), self.k, *map(address, factors)),
             *(len(destination), address(destination)),
         )
 
-    def _scales(self, values: Array | None, rows: int) -> Array | None:
-        if values is None:
-            return None
-        if values.shape != (rows, self.groups):
-            shape = list(values.shape)
-            raise ValueError(f"Scales of shape {shape} do not fit {rows} rows of {self.groups} groups.")
-        return np.ascontiguousarray(cast(values, self._scale_type))
+
+def _checked_scales(values: Array, shape: tuple[int, int], dtype: DType) -> Array:
+    """Scales or minimums [rows, groups] as the packer reads them. Raises ValueError for another shape."""
+    if values.shape != shape:
+        found, (rows, groups) = list(values.shape), shape
+        raise ValueError(f"Scales of shape {found} do not fit {rows} rows of {groups} groups.")
+    return np.ascontiguousarray(cast(values, dtype))
 
 
 class PackedNarrow(Weight):
@@ -220,10 +224,8 @@ class PackedNarrow(Weight):
         if numbers.dtype != E4M3:
             raise ValueError(f"Numbers of e4m3 do not come as {numbers.dtype}.")
         destination = self._destination(numbers.shape, destination_rows)
-        rows, shape = len(numbers), list(scales.shape)
-        if shape != [rows, self.groups]:
-            raise ValueError(f"Scales of shape {shape} do not fit {rows} rows of {self.groups} groups.")
-        numbers, scales = np.ascontiguousarray(numbers), np.ascontiguousarray(cast(scales, FP32))
+        numbers = np.ascontiguousarray(numbers)
+        scales = _checked_scales(scales, (len(numbers), self.groups), FP32)
         library().sw_pack_codes(
             None if threads is None else threads.pointer,
             *(ctypes.byref(self.struct), address(numbers), self.k, address(scales), None),

@@ -42,8 +42,8 @@ class Cache:
     """Type of the KV cache. auto is the model's; fp8 is fp8_e4m3 and takes half the memory.
 
     With fp8 keys and values are divided by the checkpoint's scales, by those of --quantization-param-path or
-    those that --calculate-kv-scales finds, or by 1. int8_per_token_head (on CPU) has a scale of its own for
-    each token and key head, so that rounding is finer.
+    those that --calculate-kv-scales finds, or by 1. int8_per_token_head (CPU only) has one scale per token
+    and key head, which rounds more finely.
     """
 
     kv_cache_memory_bytes: HumanInt | None = arg(minimum=1, unit="bytes per device")

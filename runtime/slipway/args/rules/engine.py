@@ -35,16 +35,15 @@ def _gguf_is_read_as_gguf(values: Values, given: Given) -> str | None:
     return f"{model} is a GGUF file: --load-format {load_format} cannot read it. Leave that argument out."
 
 
-def _scales_of_fp8(values: Values, given: Given) -> str | None:
-    if not values["calculate_kv_scales"] or values["kv_cache_dtype"].startswith("fp8"):
-        return None
-    return "--calculate-kv-scales has no effect without an fp8 --kv-cache-dtype."
+def _only_with_fp8(name: str) -> Rule:
+    """An argument about scales that only an fp8 KV cache has."""
 
+    def check(values: Values, given: Given) -> str | None:
+        if not values[name] or values["kv_cache_dtype"].startswith("fp8"):
+            return None
+        return f"--{name.replace('_', '-')} has no effect without an fp8 --kv-cache-dtype."
 
-def _file_of_scales(values: Values, given: Given) -> str | None:
-    if values["quantization_param_path"] is None or values["kv_cache_dtype"].startswith("fp8"):
-        return None
-    return "--quantization-param-path has no effect without an fp8 --kv-cache-dtype."
+    return Rule(name, check, warns=True)
 
 
 def _whitespace_backend(values: Values, given: Given) -> str | None:
@@ -102,8 +101,8 @@ ENGINE: tuple[Rule, ...] = (
         " || has(self.maxPromptAdapterToken) && self.maxPromptAdapterToken > 0",
         message="enablePromptAdapter needs a maxPromptAdapterToken above 0",
     ),
-    Rule("calculate_kv_scales", _scales_of_fp8, warns=True),
-    Rule("quantization_param_path", _file_of_scales, warns=True),
+    _only_with_fp8("calculate_kv_scales"),
+    _only_with_fp8("quantization_param_path"),
     Rule("guided_decoding_disable_any_whitespace", _whitespace_backend, warns=True),
     Rule("guided_decoding_disable_additional_properties", _properties_backend, warns=True),
     Rule("max_num_partial_prefills", _partial_prefills_are_chunks, warns=True),
