@@ -76,7 +76,8 @@ def test_a_kernel_that_does_not_compile_is_named(model: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--arch", "70"], "invalid choice: 70"),
+        (["--arch", "70"], "argument --arch: 70 is none of 80, "),
+        (["--arch", "90", "{model}"], "a model stands before --arch"),
         ([], "the following arguments are required: --arch"),
         (["missing/model", "--arch", "90"], "slipway compile: error: "),
         (["{model}", "--arch", "90", "--max-model-lenth", "5"], "--max-model-lenth"),
