@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from process_tree import children
 from slipway.engine.config import EngineConfig
 
 FIRST, SECOND = "127.0.0.2", "127.0.0.3"
@@ -45,4 +45,4 @@ def second_host(fields: dict[str, Any], node: int = 1) -> Iterator[subprocess.Po
 
 def far_ranks(node: subprocess.Popen[str]) -> list[int]:
     """Its processes."""
-    return [int(pid) for pid in Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()]
+    return children(node.pid)

@@ -156,14 +156,16 @@ class ForkedProcess:
             try:
                 self.wait(timeout)
             except subprocess.TimeoutExpired:
-                os.killpg(self.pid, signal.SIGKILL)  # who has the other ends of the pipes
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(self.pid, signal.SIGKILL)  # who has the other ends of the pipes
                 raise
         out, err = (found.result() if found else "" for found in read)
         return out, err
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, and the word of it is on its way
+                os.kill(self.pid, number)
 
     def close(self) -> None:
         """Let go of the pipes and of the word of its end, which has been waited for."""

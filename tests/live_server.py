@@ -22,6 +22,7 @@ from e2e.ground.patience import scaled
 from e2e.ground.ports import free_port
 
 from fork_server import ForkedProcess, Spares
+from process_tree import children
 
 
 @dataclass
@@ -72,8 +73,7 @@ class LiveServer:
             self.process.wait(seconds)
 
     def engine_pid(self) -> int:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return int(children.split()[0])
+        return children(self.process.pid)[0]
 
     def wait_for_engine(self, patience: float = 60) -> int:
         """The engine's process as soon as it runs the engine, long before that can answer."""

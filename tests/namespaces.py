@@ -20,6 +20,8 @@ import pytest
 from e2e.ground.namespaces import entered
 from e2e.ground.patience import scaled
 
+from process_tree import children
+
 needs_hosts = pytest.mark.skipif(
     bool(os.geteuid()) or not all(map(shutil.which, ("unshare", "nsenter", "ip", "nft"))),
     reason="Hosts of their own need root and the commands unshare, nsenter, ip and nft.",
@@ -136,7 +138,8 @@ def _first_process(name: str) -> Iterator[int]:
     with subprocess.Popen(command, **pipes) as process:
         output: IO[str] = process.stdout
         assert output.readline() == "up\n", f"The host {name} could not be made."
-        yield int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        (first,) = children(process.pid)
+        yield first
 
 
 def _ended(process: Path) -> bool:

@@ -22,6 +22,7 @@ from test_many_servers import alive, wait_until
 
 from fork_server import ForkedProcess
 from live_server import LiveServer, live_server, serve
+from process_tree import children
 from slipway import exits
 from slipway.dist.trust import Acceptor, Greeting, read_key
 from slipway.engine.tunnel import BEATS, ENGINE
@@ -62,10 +63,9 @@ def by_engine(server: LiveServer, name: str) -> dict[str, float]:
 
 def engines_of(server: LiveServer) -> list[int]:
     """The processes of the engines, in the order of their ranks."""
-    listed = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
     return [
-        int(child)
-        for child in listed.split()
+        child
+        for child in children(server.process.pid)
         if b"slipway.engine" in Path(f"/proc/{child}/cmdline").read_bytes()
     ]
 

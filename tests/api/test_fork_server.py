@@ -16,6 +16,7 @@ from e2e.ground.patience import scaled
 
 import fork_server
 from fork_server import FAR, ForkedProcess, Spares
+from process_tree import children
 
 PROBE = """
 import atexit, gc, json, os, resource, signal, sys, threading
@@ -107,10 +108,6 @@ for process in asked:
 print(*(process.pid for process in asked), flush=True)
 signal.pause()
 """
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_all_end_with_a_killed_process_that_asked_for_them() -> None:

@@ -20,6 +20,7 @@ from e2e.ground.patience import scaled
 from test_http import certificate
 
 from live_server import LiveServer, live_server
+from process_tree import children
 from slipway import exits
 
 pytestmark = pytest.mark.slow
@@ -49,11 +50,6 @@ def wait_until(condition: Callable[[], Any], what: str, patience: float = 30) ->
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.02)
-
-
-def children(server: LiveServer) -> list[int]:
-    listed = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
-    return [int(child) for child in listed.split()]
 
 
 def api_process(server: LiveServer, index: int) -> int:
@@ -224,7 +220,7 @@ def test_a_key_need_not_be_utf_8(tiny: Path, number: str) -> None:
 def test_a_killed_engine_ends_all_processes_with_one_cause(demo_model: Path, tmp_path: Path) -> None:
     log = tmp_path / "termination"
     with live_server(demo_model, *TWO, env={"SLIPWAY_TERMINATION_LOG": str(log)}) as server:
-        processes = children(server)
+        processes = children(server.process.pid)
         with Streams(server) as streams:
             os.kill(server.engine_pid(), signal.SIGKILL)
             for stream in streams.all:
@@ -238,7 +234,7 @@ def test_a_killed_engine_ends_all_processes_with_one_cause(demo_model: Path, tmp
 
 def test_nothing_outlives_the_parent(tiny: Path) -> None:
     with live_server(tiny, *TWO, forked=False) as server:
-        processes = children(server)
+        processes = children(server.process.pid)
         assert len(processes) == 3
         server.process.kill()
         wait_until(lambda: not any(map(alive, processes)), "processes that end with their parent", 5)
@@ -247,7 +243,7 @@ def test_nothing_outlives_the_parent(tiny: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_signal_lets_the_streams_of_all_processes_finish(demo_model: Path, number: signal.Signals) -> None:
     with live_server(demo_model, *TWO, "--drain-grace", "1") as server:
-        processes = children(server)
+        processes = children(server.process.pid)
         with Streams(server) as streams:
             os.killpg(server.process.pid, number)  # as a terminal and systemd do: to the processes, too
             server.wait_until_refused()
@@ -283,7 +279,7 @@ def test_the_cap_and_the_load_are_the_servers(demo_model: Path) -> None:
 def test_processes_that_keep_dying_end_the_server(tiny: Path, tmp_path: Path) -> None:
     log = tmp_path / "termination"
     with live_server(tiny, *TWO, env={"SLIPWAY_TERMINATION_LOG": str(log)}) as server:
-        engine, *processes = children(server)
+        engine, *processes = children(server.process.pid)
         for _ in range(6):
             os.kill(processes[-1], signal.SIGKILL)
             last = processes[-1]
@@ -291,12 +287,12 @@ def test_processes_that_keep_dying_end_the_server(tiny: Path, tmp_path: Path) ->
             wait_until(
                 lambda known=set(processes): (
                     server.process.poll() is not None  # type: ignore[misc]
-                    or set(children(server)) - known - {engine}
+                    or set(children(server.process.pid)) - known - {engine}
                 ),
                 "another in its place",
             )
             if server.process.poll() is None:
-                processes = [child for child in children(server) if child != engine]
+                processes = [child for child in children(server.process.pid) if child != engine]
         assert server.process.wait(scaled(10)) == exits.WORKER_KILLED.code
     cause = json.loads(log.read_bytes())
     assert re.fullmatch(

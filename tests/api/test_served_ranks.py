@@ -14,6 +14,7 @@ import pytest
 from e2e.ground.patience import scaled
 
 from live_server import LiveServer, live_server
+from process_tree import children
 
 pytestmark = pytest.mark.slow
 
@@ -25,10 +26,6 @@ RANKS = (
     *("--dtype", "float32", "--max-model-len", str(CONTEXT)),
     *("--hf-overrides", json.dumps({"max_position_embeddings": CONTEXT})),
 )
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def processes(server: LiveServer) -> tuple[int, int]:

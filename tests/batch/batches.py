@@ -17,6 +17,7 @@ from typing import Any
 from e2e.ground.patience import scaled
 
 from fork_server import ForkedProcess
+from process_tree import children
 
 Line = dict[str, Any]
 
@@ -57,8 +58,7 @@ class Command:
         self.wait_until(lambda: path.is_file() and path.read_bytes().count(b"\n") >= count)
 
     def engine_pid(self) -> int:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return int(children.split()[0])
+        return children(self.process.pid)[0]
 
     def end(self) -> tuple[int, str]:
         """Its exit status, and what it said on standard error."""
