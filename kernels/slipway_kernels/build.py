@@ -28,12 +28,14 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "
 # GCC 12 takes the deliberately undefined operands of its own AVX-512 headers for mistakes.
 ISA_FLAGS = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-psabi")
 AVX2 = ("-mavx2", "-mfma", "-mf16c")
+AVX_VNNI = (*AVX2, "-mavxvnni")
 AVX512 = (*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 AVX512_VNNI = (*AVX512, "-mavx512vnni")
 AVX512_BF16 = (*AVX512_VNNI, "-mavx512bf16")
 X86 = {
     "isa_generic.cpp": (),
     "isa_avx2.cpp": AVX2,
+    "isa_avxvnni.cpp": AVX_VNNI,
     "isa_avx512.cpp": AVX512,
     "isa_avx512vnni.cpp": AVX512_VNNI,
     "isa_avx512bf16.cpp": AVX512_BF16,

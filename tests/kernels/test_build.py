@@ -59,7 +59,10 @@ def test_the_compiler_decides_for_which_machine_the_library_is() -> None:
     targets = ("x86_64-linux-gnu", "arm64-apple-darwin23", "riscv64-linux-gnu")
     named = [{path.name for path in sources(target)} for target in targets]
     assert [{name for name in files if name.startswith("isa_")} for files in named] == [
-        {f"isa_{name}.cpp" for name in ("generic", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx")},
+        {
+            f"isa_{name}.cpp"
+            for name in ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")
+        },
         {"isa_neon.cpp", "isa_neonbf16.cpp"},
         {"isa_generic.cpp"},
     ]

@@ -11,9 +11,15 @@ import pytest
 
 from slipway_kernels.cpu import isa
 
-MACHINES = [["generic", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"], ["neon", "neonbf16"]]
+MACHINES = [
+    ["generic", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"],
+    ["generic", "avx2", "avxvnni"],
+    ["neon", "neonbf16"],
+]
 OTHERS = [name for isas in MACHINES if isa() in isas for name in isas[: isas.index(isa())]]
 CPU = Path("/proc/cpuinfo")
+if isa().startswith("avx512") and "avx_vnni" in CPU.read_text():
+    OTHERS.append("avxvnni")  # which only some of them have
 if isa() == "avx512bf16" and "amx_tile" in CPU.read_text():
     OTHERS.append("amx")  # which must be named
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Blocks of GGUF, packed from their bytes: to the bit what their numbers give with a scale for each group."""
+"""Blocks of GGUF, packed from their bytes: their numbers to the bit, and products of these."""
 
 from __future__ import annotations
 
@@ -47,26 +47,50 @@ def test_every_type_that_products_read_is_known() -> None:
         assert (kind.columns, kind.nbytes) == (BY_NAME[name].block_size, BY_NAME[name].block_bytes)
 
 
+def rows_on_the_grid(rows: int, k: int) -> Array:
+    """Rows that products read without rounding: one of 128 columns is the largest code."""
+    x = np.random.default_rng(0).integers(-3800, 3801, (rows, k)).astype(np.float32)
+    x[:, ::128] = 32767
+    return x
+
+
 @pytest.mark.parametrize("name", BLOCK_TYPES)
 def test_numbers_and_products_are_those_of_the_file(name: str) -> None:
     raw = matrix(name)
-    ours, theirs = packed(name, raw), codes(name, raw)
+    ours = packed(name, raw)
     numbers = ours.rows(np.arange(N, dtype=np.int32))
     assert np.isfinite(numbers).all()
     assert len(np.unique(numbers)) > 100
     assert np.array_equal(numbers, blocks(name, raw).dequantized(FP32))
+    if name == "MXFP4":  # powers whose products are normal numbers
+        raw.reshape(-1, 17)[:, 0] = raw.reshape(-1, 17)[:, 0] % 64 + 64
+        ours = packed(name, raw)
+        numbers = blocks(name, raw).dequantized(FP32)
+    x = rows_on_the_grid(max(ROWS), K)
+    wide, weight = x.astype(np.float64), numbers.astype(np.float64)
+    products = linear(x, ours)
+    assert (np.abs(products - wide @ weight.T) <= 2.0**-22 * (np.abs(wide) @ np.abs(weight).T)).all()
+    for rows in ROWS:
+        assert same(linear(x[:rows], ours), products[:rows]), rows
+
+
+@pytest.mark.parametrize("name", [name for name, kind in BLOCK_TYPES.items() if kind.columns == 32])
+def test_products_of_one_level_of_scales_are_those_of_a_scale_for_each_group(name: str) -> None:
+    raw = matrix(name)
+    ours, theirs = packed(name, raw), codes(name, raw)
     x = np.random.default_rng(0).standard_normal((max(ROWS), K), np.float32)
     for rows in ROWS:
         assert same(linear(x[:rows], ours), linear(x[:rows], theirs)), rows
 
 
 @pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q4_0", "Q4_K", "Q5_1", "Q6_K", "IQ4_XS", "MXFP4"])
-def test_rows_too_long_to_be_widened_at_once_are_as_others(name: str) -> None:
+def test_rows_that_are_too_long_to_be_unfolded_at_once_are_the_same_in_a_batch(name: str) -> None:
     raw = matrix(name, 33, 2 * 4096 + 256)
-    ours, theirs = packed(name, raw), codes(name, raw)
+    ours = packed(name, raw)
     x = np.random.default_rng(0).standard_normal((100, 2 * 4096 + 256), np.float32)
+    alone = np.concatenate([linear(row[None], ours) for row in x])
     for rows in (1, 40, 100):
-        assert same(linear(x[:rows], ours), linear(x[:rows], theirs)), rows
+        assert same(linear(x[:rows], ours), alone[:rows]), rows
 
 
 @pytest.mark.parametrize("name", BLOCK_TYPES)

@@ -16,7 +16,7 @@ from slipway_kernels.build import LIBRARY
 
 ABI = 21
 
-ISAS = "amx, avx512bf16, avx512vnni, avx512, avx2 and generic (on ARM neonbf16 and neon)"
+ISAS = "amx, avx512bf16, avx512vnni, avx512, avxvnni, avx2 and generic (on ARM neonbf16 and neon)"
 """The names of instruction sets, from the widest to what every processor has."""
 
 Floats = NDArray[np.float32]

@@ -31,15 +31,26 @@ inline P16 field(P16 v) {
 }
 inline F16 load_halves(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
 /* Sixteen bytes, with their signs. */
-inline F16 load_bytes(const int8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
-}
+inline I16 load_whole(const int8_t* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)); }
 /* Four bits of each of sixteen bytes, those from SHIFT on. */
 template <int SHIFT>
-inline F16 load_nibbles(const uint8_t* p) {
+inline I16 load_whole_nibbles(const uint8_t* p) {
   __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
-  return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(bytes, SHIFT), _mm512_set1_epi32(15)));
+  return _mm512_and_si512(_mm512_srli_epi32(bytes, SHIFT), _mm512_set1_epi32(15));
 }
+inline I16 plus(I16 a, I16 b) { return _mm512_add_epi32(a, b); }
+inline I16 minus(I16 a, I16 b) { return _mm512_sub_epi32(a, b); }
+inline I16 times(I16 a, I16 b) { return _mm512_mullo_epi32(a, b); }
+/* Words: v in both of a lane; 512 · v and v; the same one everywhere. */
+inline P16 both_words(I16 v) {
+  return _mm512_or_si512(_mm512_slli_epi32(v, 16), _mm512_and_si512(v, _mm512_set1_epi32(0xffff)));
+}
+inline P16 sum_words(I16 v) {
+  return _mm512_or_si512(_mm512_slli_epi32(v, 16), _mm512_and_si512(_mm512_slli_epi32(v, 9), _mm512_set1_epi32(0xffff)));
+}
+inline P16 repeated_word(int v) { return _mm512_set1_epi16((short)v); }
+inline P16 minus_words(P16 a, P16 b) { return _mm512_sub_epi16(a, b); }
+inline P16 times_words(P16 a, P16 b) { return _mm512_mullo_epi16(a, b); }
 /* 2^(e - 128) of sixteen bytes: a product of two, for it may be subnormal. */
 inline F16 load_powers(const uint8_t* p) {
   __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)), half = _mm512_srli_epi32(e, 1);
@@ -95,7 +106,9 @@ inline void split_words(const int16_t* words, int8_t* upper, uint8_t* lower) {
 }
 inline I16 dot_words(I16 sum, P16 codes, P16 x) {
 #if defined(__AVX512VNNI__)
-  return _mm512_dpwssd_epi32(sum, codes, x);
+  /* Written out, for the compiler copies sums from register to register around a loop. */
+  __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x));
+  return sum;
 #else
   return _mm512_add_epi32(sum, _mm512_madd_epi16(codes, x));
 #endif
@@ -142,10 +155,25 @@ inline Bits widened(const int8_t* p) {
   return __builtin_convertvector(*(const Octets*)p, Bits);
 #endif
 }
-SW_PARTWISE(load_bytes, (const int8_t* p), __builtin_convertvector(widened(p + i * WIDTH), Lanes))
+#define SW_INTEGERS(type, name, parameters, expression) \
+  inline type name parameters {                         \
+    type r;                                             \
+    SW_EACH_PART r.part[i] = expression;                \
+    return r;                                           \
+  }
+SW_INTEGERS(I16, load_whole, (const int8_t* p), widened(p + i * WIDTH))
 template <int SHIFT>
-SW_PARTWISE(load_nibbles, (const uint8_t* p),
-            __builtin_convertvector(widened((const int8_t*)p + i * WIDTH) >> SHIFT & 15, Lanes))
+SW_INTEGERS(I16, load_whole_nibbles, (const uint8_t* p), widened((const int8_t*)p + i * WIDTH) >> SHIFT & 15)
+SW_INTEGERS(I16, plus, (I16 a, I16 b), (Bits)((Words)a.part[i] + (Words)b.part[i]))
+SW_INTEGERS(I16, minus, (I16 a, I16 b), (Bits)((Words)a.part[i] - (Words)b.part[i]))
+SW_INTEGERS(I16, times, (I16 a, I16 b), (Bits)((Words)a.part[i] * (Words)b.part[i]))
+SW_INTEGERS(P16, both_words, (I16 v), (Words)v.part[i] << 16 | ((Words)v.part[i] & 0xffffu))
+SW_INTEGERS(P16, sum_words, (I16 v), (Words)v.part[i] << 16 | ((Words)v.part[i] << 9 & 0xffffu))
+typedef int16_t Shorts __attribute__((vector_size(WIDTH * 4), aligned(2), may_alias));
+SW_INTEGERS(P16, repeated_word, (int v), (uint32_t)(v & 0xffff) * 0x10001u - (Words){})
+SW_INTEGERS(P16, minus_words, (P16 a, P16 b), (Words)((Shorts)a.part[i] - (Shorts)b.part[i]))
+SW_INTEGERS(P16, times_words, (P16 a, P16 b), (Words)((Shorts)a.part[i] * (Shorts)b.part[i]))
+#undef SW_INTEGERS
 inline F16 load_powers(const uint8_t* p) {
   F16 r;
   SW_EACH_PART {
@@ -283,7 +311,11 @@ inline Bits dot_part(Words codes, Words x) {
 #endif
 }
 inline I16 dot_words(I16 sum, P16 codes, P16 x) {
+#if defined(__AVXVNNI__)
+  SW_EACH_PART __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sum.part[i]) : "x"(codes.part[i]), "x"(x.part[i]));
+#else
   SW_EACH_PART sum.part[i] += dot_part(codes.part[i], x.part[i]);
+#endif
   return sum;
 }
 #endif

@@ -71,6 +71,7 @@ const Kernels& choose() {
   if (avx512bf16 && allows("avx512bf16")) return sw_kernels_avx512bf16();
   if (avx512vnni && allows("avx512vnni")) return sw_kernels_avx512vnni();
   if (avx512 && allows("avx512")) return sw_kernels_avx512();
+  if (avx2 && __builtin_cpu_supports("avxvnni") && allows("avxvnni")) return sw_kernels_avxvnni();
   if (avx2 && allows("avx2")) return sw_kernels_avx2();
 #endif
 #if defined(__aarch64__)

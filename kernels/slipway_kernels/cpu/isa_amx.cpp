@@ -21,7 +21,10 @@ namespace {
 #include "../activation/kernel.inl"
 #include "../linear/kernel.inl"
 #include "../linear/narrow.inl"
+#include "../linear/codes.inl"
 #include "../linear/quantized.inl"
+#include "../linear/unfolded.inl"
+#include "../linear/product.inl"
 #include "../linear/tiled.inl"
 
 }  // namespace

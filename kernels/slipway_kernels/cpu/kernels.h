@@ -16,9 +16,11 @@ enum {
 
 /* Weights of integers multiply rows that quantize_row wrote. */
 static inline int sw_is_integers(int dtype) { return dtype == SW_INT4 || dtype == SW_INT8 || dtype >= SW_INT5; }
-/* Of such a row: codes of 32 columns, their scale, and what follows from both. */
-enum { SW_CODE_BLOCK_BYTES = 80 };
-static inline size_t sw_code_row_bytes(int width) { return (size_t)((width + 31) / 32) * SW_CODE_BLOCK_BYTES; }
+/* Of such a row: codes of 128 columns, their sums and their scale. */
+enum { SW_CODE_COLUMNS = 128, SW_CODE_BLOCK_BYTES = 292 };
+static inline size_t sw_code_row_bytes(int width) {
+  return (size_t)((width + SW_CODE_COLUMNS - 1) / SW_CODE_COLUMNS) * SW_CODE_BLOCK_BYTES;
+}
 /* Whether both halves of 32 columns have scales of their own. */
 static inline int sw_has_halves(const sw_weight& w) { return w.group == 16 && w.k > 16; }
 /* Columns whose scales of the first level share one of the second. */
@@ -177,6 +179,7 @@ struct Kernels {
 
 const Kernels& sw_kernels_generic();
 const Kernels& sw_kernels_avx2();
+const Kernels& sw_kernels_avxvnni();
 const Kernels& sw_kernels_avx512();
 const Kernels& sw_kernels_avx512vnni();
 const Kernels& sw_kernels_avx512bf16();

@@ -155,5 +155,5 @@ static inline void widen_all(const uint8_t* from, T* to, int count, int stored) 
   else if (stored == SW_E5M2)
     widen_as<Narrow<5>>(from, to, count);
   else
-    for (int i = 0; i < count; i += 16) store_exact(to + i, load_bytes((const int8_t*)from + i));
+    for (int i = 0; i < count; i += 16) store_exact(to + i, to_float(load_whole((const int8_t*)from + i)));
 }

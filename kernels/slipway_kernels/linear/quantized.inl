@@ -1,94 +1,61 @@
-/* y = x · Wᵀ where W is small integers with a scale for each group of columns, and x is quantized row by row.
+/* y = x · Wᵀ where W is small integers with a scale for each group of columns, as codes.inl lays them out, and x is
+ * quantized row by row.
  *
- * W lies in blocks of 32 rows. A block is its groups in order: 32 scales, 32 minimums where there are any, then
- * for each 32 columns eight steps of four columns. Groups of 16 columns lie in pairs: the scales of both, the minimums
- * of both, then the 32 columns. Where scales have two levels, the second stands before each 256 columns: 32 of fp16,
- * and 32 for minimums.
- * A step of 8 bits is [32][4] bytes, each the code + 128. The four columns stand in the order 0, 2, 1, 3: the even
- * bytes are two neighbours, as words of 16 bits, and so are the odd ones.
- * Narrower codes lie in planes [16][4] of bytes, with the columns in the same order. A plane has 4, 2 or 1 bits of the
- * codes of 1, 2 or 4 steps: from the lowest bit on those of row r and of row r + 16, step by step. The planes of the
- * lower bits come first: four bits, or two of codes of 2 and 3 bits. Those of the upper bits, if there are any, follow
- * behind all eight steps. Entries of a table are numbered by 4 bits, and stand there + 128.
- *
- * x takes 16 bits and a scale for each 32 columns. Products of codes are summed exactly over these 32, then
- * scaled and added to the output's one fp32 sum in the order of K: the result is the same in every tile. */
+ * x takes up to 16 bits and a scale for each 128 columns, a block. Their magnitudes sum to less than 2^19 there, so 32 bits
+ * hold the sum of their products with integers of up to 4,096: with any code, and with any code times its scale of the
+ * first of two levels. Therefore
+ *   a group's sum is exact, cut at the ends of blocks: a part,
+ *   of two levels all 128 columns are one part, whose sum of code · scale · x is exact, as is that of minimum · x,
+ *   a part's sum is scaled and added to its block's in fp32, and that, times the scale of x, to the output's, in the order
+ *   of K.
+ * That is the same arithmetic in every tile, so a row's result is the same alone and in a batch, and on each instruction
+ * set. Few rows multiply the codes as they come. More rows share 128 columns that were unfolded to words of 16 bits, times
+ * the scales of the first level. */
 
-/* 32 columns of a row of x. */
+/* 128 columns of a row of x, as pairs of words: 64 of codes, x / scale rounded; then, for each 32 columns, the sum of their
+ * codes; then, for each of these, the sum of the first sixteen. A sum is 512 times its first word and the second. */
 struct CodeBlock {
-  int16_t code[32]; /* x / scale, rounded */
+  int16_t pair[72][2];
   float scale;
-  float sum;        /* of the codes, times the scale */
-  int32_t start[2]; /* -128 times the sum of the codes, where symmetric sums of 8 bits begin, and of the first 16 */
 };
 static_assert(sizeof(CodeBlock) == SW_CODE_BLOCK_BYTES, "rows of codes are laid out by kernels.h");
+enum { CODE_STEPS = 64, SUM_STEP = 64, HALF_SUM_STEP = 68, ALL_STEPS = 72, BLOCKS_OF_X = SW_CODE_COLUMNS / 32 };
+constexpr float MOST_CODE = 32767.0f, MOST_SUM = 524096.0f; /* 2^19 less what rounding may add */
 
-alignas(16) static const uint8_t iq4_table[16] = {1,   24,  45,  63,  79,  93,  106, 118,
-                                                  129, 141, 153, 166, 181, 197, 217, 241};
-/* Twice the numbers: scales are half. */
-alignas(16) static const uint8_t e2m1_table[16] = {128, 129, 130, 131, 132, 134, 136, 140,
-                                                   128, 127, 126, 125, 124, 122, 120, 116};
-static inline const uint8_t* table_of(int dtype) {
-  return dtype == SW_IQ4 ? iq4_table : dtype == SW_E2M1 ? e2m1_table : nullptr;
+static inline void put_sum(int16_t* pair, int32_t sum) { pair[0] = (int16_t)(sum >> 9), pair[1] = (int16_t)(sum & 511); }
+static inline int32_t sum_at(const CodeBlock* x, int step) { return x->pair[step][0] * 512 + x->pair[step][1]; }
+/* Of 32 columns of a block, or of sixteen of them. */
+static inline int32_t block_sum(const CodeBlock* x, int block) { return sum_at(x, SUM_STEP + block); }
+static inline int32_t half_sum(const CodeBlock* x, int block, int half) {
+  int32_t first = sum_at(x, HALF_SUM_STEP + block);
+  return half ? block_sum(x, block) - first : first;
 }
-/* Bits of a code in the first planes, and in those behind them. */
-constexpr int lower_bits(int dtype) { return sw_code_bits(dtype) < 4 ? 2 : 4; }
-constexpr int upper_bits(int dtype) { return dtype == SW_INT8 ? 0 : sw_code_bits(dtype) - lower_bits(dtype); }
-/* Steps that share a plane of so many bits. */
-constexpr int steps_of_plane(int bits) { return 4 / bits; }
-/* Of the first planes of all steps. */
-constexpr int lower_bytes(int dtype) { return lower_bits(dtype) * 128; }
-constexpr bool is_table(int dtype) { return dtype == SW_IQ4 || dtype == SW_E2M1; }
-/* What a code of 0 means without minimums, negated. */
-constexpr int zero_code(int dtype) { return is_table(dtype) ? 128 : 1 << (sw_code_bits(dtype) - 1); }
-
-/* The byte of a step in which column c of its four stands. */
-static inline int place_of(int c) { return (c & 1) << 1 | c >> 1; }
-
-/* Four bytes, each where `place_of` has it. */
-static inline uint32_t in_place(uint32_t four) {
-  return (four & 0xff0000ffu) | (four >> 8 & 0x0000ff00u) | (four << 8 & 0x00ff0000u);
-}
-
-#if defined(__AVX512F__)
-enum { CODE_ROWS = 6 }; /* 12 need more registers than the compiler finds: 181 GFLOP/s fall to 140 */
-#elif defined(__ARM_FEATURE_MATMUL_INT8)
-enum { CODE_ROWS = 3 }; /* 24 of 32 registers sum the lower and the upper bytes of sixteen rows of W */
-#elif defined(__aarch64__)
-enum { CODE_ROWS = 2 }; /* 16 of 32 */
-#else
-enum { CODE_ROWS = 4 };
-#endif
-
-/* 32 rows of W, or some of their columns. */
-struct CodeGroups {
-  const char* at;
-  int blocks, group_blocks; /* of 32 columns: all, and in one group */
-  int scale_dtype;
-  const char* wide; /* its codes in bytes, or null */
-};
 
 template <class T>
 static void quantize_typed(const T* x, int width, CodeBlock* out) {
-  for (int k = 0; k < width; k += 32, ++out) {
-    int count = width - k < 32 ? width - k : 32;
-    F16 low, high;
-    if (count == 32) {
-      low = load(x + k), high = load(x + k + 16);
-    } else {
-      float lane[32] = {};
-      for (int i = 0; i < count; ++i) lane[i] = widen(x[k + i]);
-      low = load(lane), high = load(lane + 16);
+  for (int k = 0; k < width; k += SW_CODE_COLUMNS, ++out) {
+    F16 part[SW_CODE_COLUMNS / 16], most = zero(), mean = zero();
+    for (int i = 0; i < SW_CODE_COLUMNS / 16; ++i) {
+      int left = width - k - i * 16;
+      part[i] = left >= 16 ? load(x + k + i * 16) : zero();
+      if (left > 0 && left < 16) {
+        float lane[16] = {};
+        for (int c = 0; c < left; ++c) lane[c] = widen(x[k + i * 16 + c]);
+        part[i] = load(lane);
+      }
+      most = larger(most, magnitude(part[i]));
+      mean = fma(magnitude(part[i]), splat(1.0f / SW_CODE_COLUMNS), mean);
     }
-    float most = largest_magnitude(low, high); /* NaN where there is one, so that the row's results are */
-    out->scale = most * (1.0f / 32767.0f);
-    F16 inverse = splat(most > 1e-30f ? 32767.0f / most : 0.0f);
-    int32_t sums[2];
-    store_codes(out->code, low * inverse, high * inverse, sums);
-    int64_t sum = (int64_t)sums[0] + sums[1]; /* wide: of what is not a number the sums are anything */
-    out->sum = out->scale * (float)sum;
-    out->start[0] = (int32_t)(-128 * sum);
-    out->start[1] = (int32_t)(-128 * (int64_t)sums[0]);
+    /* The sum is NaN where there is one, and so are the scale and the row's results. */
+    float by_most = largest_lane(most) * (1.0f / MOST_CODE), by_sum = sum_lanes(mean) * (SW_CODE_COLUMNS / MOST_SUM);
+    out->scale = by_most > by_sum ? by_most : by_sum;
+    F16 inverse = splat(out->scale > 1e-34f ? 1.0f / out->scale : 0.0f);
+    for (int block = 0; block < BLOCKS_OF_X; ++block) {
+      int32_t sums[2];
+      store_codes(out->pair[block * 16], part[block * 2] * inverse, part[block * 2 + 1] * inverse, sums);
+      put_sum(out->pair[SUM_STEP + block], sums[0] + sums[1]);
+      put_sum(out->pair[HALF_SUM_STEP + block], sums[0]);
+    }
   }
 }
 
@@ -99,141 +66,43 @@ static void quantize_row(const void* x, int dtype, int width, void* out) {
     quantize_typed((const float*)x, width, (CodeBlock*)out);
 }
 
-static inline size_t scale_bytes_of(int dtype) { return dtype == SW_FP16 ? 2 : dtype == SW_FP32 ? 4 : 1; }
-/* 32 scales or minimums; `super`: theirs of the second level. */
-static inline const char* take_scales(const char* at, int dtype, const F16* super, F16* scale) {
-  for (int half = 0; half < 2; ++half) {
-    const char* from = at + half * 16 * scale_bytes_of(dtype);
-    if (dtype == SW_FP16)
-      scale[half] = load_halves((const uint16_t*)from);
-    else if (dtype == SW_FP32)
-      scale[half] = load((const float*)from);
-    else if (dtype == SW_E8M0)
-      scale[half] = load_powers((const uint8_t*)from);
-    else
-      scale[half] = load_bytes((const int8_t*)from) * super[half];
-  }
-  return at + 32 * scale_bytes_of(dtype);
-}
-static inline const char* take_supers(const char* at, F16* super) { return take_scales(at, SW_FP16, nullptr, super); }
-
-/* Scales and minimums of `groups` groups whose columns lie together. Inlined, so that tiles keep but their own case. */
-__attribute__((always_inline)) static inline const char* take_factors(
-    const char* at, int dtype, int groups, bool minimums, const F16* super, const F16* super_minimum, F16 (*scale)[2],
-    F16 (*minimum)[2]) {
-  if (minimums && dtype == SW_NIBBLES) {
-    for (int i = 0; i < groups * 2; ++i, at += 16) {
-      scale[i / 2][i % 2] = load_nibbles<0>((const uint8_t*)at) * super[i % 2];
-      minimum[i / 2][i % 2] = load_nibbles<4>((const uint8_t*)at) * super_minimum[i % 2];
-    }
-    return at;
-  }
-  for (int i = 0; i < groups; ++i) at = take_scales(at, dtype, super, scale[i]);
-  for (int i = 0; minimums && i < groups; ++i) at = take_scales(at, dtype, super_minimum, minimum[i]);
-  return at;
-}
-
-/* 64 bytes: half a step of 8 bits, or a plane. */
-static inline P16 take_plane(const char*& at) {
-  P16 bytes = load_pairs((const bf16*)at);
-  __builtin_prefetch(at + SW_PREFETCH);
-  at += 64;
-  return bytes;
-}
-
-/* -128 times the sum of the first or second 16 codes of a row. */
-static inline int32_t half_start(const CodeBlock* x, int half) {
-  return half ? x->start[0] - x->start[1] : x->start[1];
-}
-/* Where the sum of symmetric codes begins: of 32 columns, or of the first or second half of them. */
-template <int DTYPE>
-static inline I16 start_of(const CodeBlock* x) {
-  int32_t start = x->start[0] / (128 / zero_code(DTYPE));
-  return splat_whole(&start);
-}
-template <int DTYPE>
-static inline I16 start_of_half(const CodeBlock* x, int half) {
-  int32_t start = half_start(x, half) / (128 / zero_code(DTYPE));
-  return splat_whole(&start);
-}
-
-/* Planes from which the bits of a step are next. */
-struct Planes {
-  P16 lower, upper;
+/* 32 rows of W, or some of their columns, whose first is that of a block of x. */
+struct CodeGroups {
+  const char* at;
+  int blocks, group_blocks; /* of 32 columns: all, and in one group */
+  int scale_dtype, zero;    /* zero: the code of 0 */
 };
 
-/* The codes of a step: [rows 0 to 15, 16 to 31][columns 0 and 1, 2 and 3]. uppers: where the planes of upper bits lie.
- * planes: those of the step before it. Inlined, for codes and planes are to stay in registers. */
-template <int DTYPE>
-__attribute__((always_inline)) static inline void take_codes(const char*& at, const char* uppers, int step,
-                                                             Planes& planes, P16 (*codes)[2]) {
-  if constexpr (DTYPE == SW_INT8) {
-    P16 bytes = take_plane(at);
-    codes[0][0] = field<0, 8>(bytes), codes[0][1] = field<8, 8>(bytes);
-    bytes = take_plane(at);
-    codes[1][0] = field<0, 8>(bytes), codes[1][1] = field<8, 8>(bytes);
-  } else {
-    enum { LOWER = lower_bits(DTYPE), UPPER = upper_bits(DTYPE) };
-    if (step % steps_of_plane(LOWER) == 0)
-      planes.lower = take_plane(at);
-    else
-      planes.lower = shifted_down<2 * LOWER>(planes.lower);
-    P16 bytes = planes.lower;
-    if constexpr (UPPER == 0 && !is_table(DTYPE)) {
-      codes[0][0] = field<0, LOWER>(bytes), codes[0][1] = field<8, LOWER>(bytes);
-      codes[1][0] = field<LOWER, LOWER>(bytes), codes[1][1] = field<8 + LOWER, LOWER>(bytes);
-    } else {
-      P16 low, high;
-      if constexpr (is_table(DTYPE)) {
-        low = entries<0>(bytes, table_of(DTYPE)), high = entries<4>(bytes, table_of(DTYPE));
-      } else {
-        if (step % steps_of_plane(UPPER) == 0) {
-          const char* from = uppers + step / steps_of_plane(UPPER) * 64;
-          planes.upper = take_plane(from);
-        } else {
-          planes.upper = shifted_down<2 * UPPER>(planes.upper);
-        }
-        low = joined<LOWER, UPPER, 0>(bytes, planes.upper), high = joined<LOWER, UPPER, 1>(bytes, planes.upper);
-      }
-      codes[0][0] = field<0, 8>(low), codes[0][1] = field<8, 8>(low);
-      codes[1][0] = field<0, 8>(high), codes[1][1] = field<8, 8>(high);
-    }
-  }
+/* Of W's codes in the form that it has. */
+static inline int zero_of(const sw_weight& w) {
+  return w.dtype == SW_INT8 || !w.minimums ? zero_code(w.dtype) : 0;
+}
+
+/* Rows of a tile, and the numbers of rows from which on unfolding pays: of codes that a shift takes apart, and of others,
+ * whose planes are joined or whose scales have two levels. */
+enum { NEVER = 1 << 30 };
+#if defined(__AVX512BF16__)
+enum { CODE_ROWS = 6, UNFOLD_FROM = 25, UNFOLD_PLAIN_FROM = NEVER }; /* Zen 5: 4 to 11 % slower at any number */
+#elif defined(__AVX512F__)
+/* Everything but a load takes one of the two ports that multiply: a third of what the tiles of codes do. */
+enum { CODE_ROWS = 6, UNFOLD_FROM = 25, UNFOLD_PLAIN_FROM = 25 };
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+enum { CODE_ROWS = 3, UNFOLD_FROM = 10, UNFOLD_PLAIN_FROM = NEVER }; /* 24 of 32 registers sum two kinds of bytes */
+#elif defined(__aarch64__)
+enum { CODE_ROWS = 2, UNFOLD_FROM = 8, UNFOLD_PLAIN_FROM = 8 };
+#else
+enum { CODE_ROWS = 4, UNFOLD_FROM = 8, UNFOLD_PLAIN_FROM = 13 }; /* Zen 5: 4 to 75 % faster from 16 rows on */
+#endif
+
+static inline int unfold_from(const sw_weight& w) {
+  bool plain = !sw_has_supers(w.scale_dtype) && !sw_has_halves(w) && upper_bits(w.dtype) == 0 && !is_table(w.dtype);
+  return plain ? UNFOLD_PLAIN_FROM : UNFOLD_FROM;
 }
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-/* The plane of a step's bits, which are its lowest. */
-template <int BITS>
-static inline P16 plane_of(const char* planes, int step) {
-  const char* from = planes + step / steps_of_plane(BITS) * 64;
-  __builtin_prefetch(from + SW_PREFETCH);
-  P16 plane = load_pairs((const bf16*)from);
-  SW_EACH_PART plane.part[i] >>= step % steps_of_plane(BITS) * 2 * BITS;
-  return plane;
-}
-
-/* The codes of a step in bytes: those of rows 0 to 15, or of 16 to 31. */
-template <int DTYPE, int HALF>
-static inline P16 code_bytes(const char* at, const char* uppers, int step) {
-  if constexpr (DTYPE == SW_INT8) {
-    __builtin_prefetch(at + step * 128 + HALF * 64 + SW_PREFETCH);
-    return load_pairs((const bf16*)(at + step * 128 + HALF * 64));
-  } else {
-    enum { LOWER = lower_bits(DTYPE), UPPER = upper_bits(DTYPE) };
-    P16 lower = plane_of<LOWER>(at, step);
-    if constexpr (is_table(DTYPE))
-      return entries<4 * HALF>(lower, table_of(DTYPE));
-    else if constexpr (UPPER == 0)
-      return joined<LOWER, 0, HALF>(lower, lower);
-    else
-      return joined<LOWER, UPPER, HALF>(lower, plane_of<UPPER>(uppers, step));
-  }
-}
-
-/* whole[M][HALF] += the products of STEPS steps, from `first` on. */
+/* whole[M][HALF] += the products of STEPS steps, from `first` of 32 columns on; x: their codes. */
 template <int DTYPE, int HALF, int STEPS, int M>
-static inline void dot_steps(const char* at, const char* uppers, int first, const CodeBlock* const* x,
-                             I16 (*whole)[2]) {
+static inline void dot_steps(const char* at, const char* uppers, int first, const int16_t* const* x, I16 (*whole)[2]) {
   I16 low[M], high[M];
 #pragma GCC unroll 4
   for (int m = 0; m < M; ++m) low[m] = whole[m][HALF], high[m] = no_whole();
@@ -243,7 +112,7 @@ static inline void dot_steps(const char* at, const char* uppers, int first, cons
     P16 odd = code_bytes<DTYPE, HALF>(at, uppers, first + step + 1);
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
-      int8x16_t bytes = vreinterpretq_s8_s16(vld1q_s16(x[m]->code + (first + step) * 4));
+      int8x16_t bytes = vreinterpretq_s8_s16(vld1q_s16(x[m] + (first + step) * 4));
       dot_bytes<0>(low[m], high[m], even, bytes);
       dot_bytes<1>(low[m], high[m], odd, bytes);
     }
@@ -253,80 +122,119 @@ static inline void dot_steps(const char* at, const char* uppers, int first, cons
 }
 #endif
 
-/* sums[M][32] += x[M] · w, 64 floats from row to row. HALVES: groups have 16 columns. WIDE: the codes are in bytes. */
-template <int DTYPE, bool MINIMUMS, bool HALVES, bool WIDE, int M>
+/* Columns of a group, within a block of x; of two levels, times a scale of integers. */
+enum Grouping { OF_16, OF_32, OF_MORE, OF_16_IN_256, OF_32_IN_256 };
+
+/* sums[M][32] += x[M] · w, 64 floats from row to row. */
+template <int DTYPE, bool MINIMUMS, Grouping GROUPING, int M>
 __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, const CodeGroups& w, float* sums) {
-  enum { SYMMETRIC = DTYPE == SW_INT8 || !MINIMUMS, PARTS_OF_BLOCK = HALVES ? 2 : 1, STEPS = 8 / PARTS_OF_BLOCK };
-  const char *at = w.at, *wide = w.wide, *row[(M + 2) / 3];
-  for (int i = 0; i < (M + 2) / 3; ++i) row[i] = x + i * 3 * x_stride;
-  F16 scale[PARTS_OF_BLOCK][2], minimum[PARTS_OF_BLOCK][2], super[2], super_minimum[2];
-  for (int block = 0, left = 0; block < w.blocks; ++block, --left) {
-    if (sw_has_supers(w.scale_dtype) && block % (SW_SUPER / 32) == 0) {
+  enum { SUPERS = GROUPING >= OF_16_IN_256, HALVES = GROUPING == OF_16 || GROUPING == OF_16_IN_256 };
+  enum { PARTS = HALVES ? 2 : 1, STEPS = 8 / PARTS };
+  const char* at = w.at;
+  const CodeBlock* row[M];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) row[m] = (const CodeBlock*)(x + m * x_stride);
+  F16 scale[PARTS][2], minimum[PARTS][2], super[2], super_minimum[2];
+  for (int first = 0, left = 0; first < w.blocks; first += BLOCKS_OF_X) {
+    if (SUPERS && first % (SW_SUPER / 32) == 0) {
       at = take_supers(at, super);
       if (MINIMUMS) at = take_supers(at, super_minimum);
     }
-    if (left == 0) {
-      at = take_factors(at, w.scale_dtype, PARTS_OF_BLOCK, MINIMUMS, super, super_minimum, scale, minimum);
-      left = w.group_blocks;
-    }
-    const char *codes_at = at, *uppers = at + lower_bytes(DTYPE);
-    [[maybe_unused]] Planes planes;
-    for (int part = 0; part < PARTS_OF_BLOCK; ++part) {
-      I16 whole[M][2];
-#pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) {
-        const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
-        whole[m][0] = whole[m][1] = !SYMMETRIC ? no_whole()
-                                    : HALVES   ? start_of_half<DTYPE>(from, part)
-                                               : start_of<DTYPE>(from);
+    int blocks = w.blocks - first < BLOCKS_OF_X ? w.blocks - first : BLOCKS_OF_X;
+    F16 total[M][2];
+    I16 whole[M][2]; /* of a part */
+    int32_t sum[M];  /* of a part's codes of x */
+    P16 minimums[BLOCKS_OF_X][PARTS][2]; /* of two levels, opposite to the sums of x */
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m)
+      total[m][0] = total[m][1] = zero(), whole[m][0] = whole[m][1] = no_whole(), sum[m] = 0;
+    for (int block = 0; block < blocks; ++block) {
+      I16 factor[PARTS][2], lowest[PARTS][2];
+      if (SUPERS) {
+        at = take_whole_factors(at, w.scale_dtype, PARTS, MINIMUMS, factor, lowest);
+        for (int half = 0; MINIMUMS && half < 2; ++half) {
+          minimums[block][0][half] = sum_words(lowest[PARTS - 1][half]);
+          if (HALVES) minimums[block][PARTS - 1][half] = sum_words(minus(lowest[0][half], lowest[PARTS - 1][half]));
+        }
+      } else if (left == 0) {
+        at = take_factors(at, w.scale_dtype, PARTS, MINIMUMS, scale, minimum);
+        left = w.group_blocks;
       }
-#if defined(__ARM_FEATURE_MATMUL_INT8)
-      enum { HELD = WIDE ? int(SW_INT8) : DTYPE };
-      const CodeBlock* from[M];
-#pragma GCC unroll 4
-      for (int m = 0; m < M; ++m) from[m] = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
-      dot_steps<HELD, 0, STEPS, M>(WIDE ? wide : at, uppers, part * STEPS, from, whole);
-      dot_steps<HELD, 1, STEPS, M>(WIDE ? wide : at, uppers, part * STEPS, from, whole);
-      if (WIDE && part + 1 == PARTS_OF_BLOCK) wide += 1024;
-#else
-      for (int step = part * STEPS; step < (part + 1) * STEPS; ++step) {
-        P16 codes[2][2];
-        if (WIDE)
-          take_codes<SW_INT8>(wide, nullptr, step, planes, codes);
-        else
-          take_codes<DTYPE>(at, uppers, step, planes, codes);
-#pragma GCC unroll 16
-        for (int m = 0; m < M; ++m) {
-          const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
+      bool ends = --left == 0 || block + 1 == blocks; /* the part */
+      const char *codes_at = at, *uppers = at + lower_bytes(DTYPE);
+      [[maybe_unused]] Planes planes;
 #pragma GCC unroll 2
-          for (int pair = 0; pair < 2; ++pair) {
-            P16 two = splat_pair((const bf16*)(from->code + step * 4 + pair * 2));
-            whole[m][0] = dot_words(whole[m][0], codes[0][pair], two);
-            whole[m][1] = dot_words(whole[m][1], codes[1][pair], two);
+      for (int part = 0; part < PARTS; ++part) {
+        I16 group[M][2]; /* begins anew, for one row's sums would wait for each other */
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          int32_t of_x = HALVES ? half_sum(row[m], block, part) : block_sum(row[m], block), start = -w.zero * of_x;
+          sum[m] = GROUPING == OF_MORE ? sum[m] + of_x : of_x;
+          group[m][0] = group[m][1] = splat_whole(&start);
+        }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+        const int16_t* codes_of_x[M];
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) codes_of_x[m] = row[m]->pair[block * 16];
+        dot_steps<DTYPE, 0, STEPS, M>(at, uppers, part * STEPS, codes_of_x, group);
+        dot_steps<DTYPE, 1, STEPS, M>(at, uppers, part * STEPS, codes_of_x, group);
+#else
+        for (int step = part * STEPS; step < (part + 1) * STEPS; ++step) {
+          P16 codes[2][2];
+          take_codes<DTYPE>(at, uppers, step, planes, codes);
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
+            for (int pair = 0; pair < 2; ++pair) {
+              P16 two = splat_pair((const bf16*)row[m]->pair[block * 16 + step * 2 + pair]);
+              group[m][0] = dot_words(group[m][0], codes[0][pair], two);
+              group[m][1] = dot_words(group[m][1], codes[1][pair], two);
+            }
+        }
+#endif
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) {
+          F16 of_x = splat((float)sum[m]);
+#pragma GCC unroll 2
+          for (int half = 0; half < 2; ++half) {
+            I16 exact = SUPERS ? times(group[m][half], factor[part][half]) : group[m][half];
+            if (SUPERS || GROUPING == OF_MORE) exact = whole[m][half] = plus(whole[m][half], exact);
+            if (SUPERS || (GROUPING == OF_MORE && !ends)) continue; /* the part goes on */
+            total[m][half] = fma(to_float(exact), scale[part][half], total[m][half]);
+            if (MINIMUMS) total[m][half] = fma(of_x, minimum[part][half], total[m][half]);
+            whole[m][half] = no_whole();
           }
         }
       }
-#endif
-#pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) {
-        const CodeBlock* from = (const CodeBlock*)(row[m / 3] + (m % 3) * x_stride);
-        F16 own = splat(from->scale), shift;
-        if (MINIMUMS) shift = splat(HALVES ? from->scale * (float)(half_start(from, part) / -128) : from->sum);
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-          float* to = sums + m * 64 + half * 16;
-          F16 sum = fma(to_float(whole[m][half]), scale[part][half] * own, load(to));
-          store(to, MINIMUMS ? fma(minimum[part][half], shift, sum) : sum);
-        }
-      }
+      if (GROUPING == OF_MORE && ends)
+#pragma GCC unroll 8
+        for (int m = 0; m < M; ++m) sum[m] = 0;
+      at = codes_at + sw_codes_bytes(DTYPE);
     }
-    at = codes_at + sw_codes_bytes(DTYPE);
-#pragma GCC unroll 4
-    for (int i = 0; i < (M + 2) / 3; ++i) row[i] += sizeof(CodeBlock);
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      F16 own = splat(row[m]->scale);
+      I16 least[2] = {no_whole(), no_whole()};
+      for (int block = 0; SUPERS && MINIMUMS && block < BLOCKS_OF_X; ++block)
+#pragma GCC unroll 2
+        for (int part = 0; part < PARTS; ++part) {
+          P16 of_x = splat_pair((const bf16*)row[m]->pair[(part ? HALF_SUM_STEP : SUM_STEP) + block]);
+#pragma GCC unroll 2
+          for (int half = 0; half < 2; ++half) least[half] = dot_words(least[half], minimums[block][part][half], of_x);
+        }
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        if (SUPERS) total[m][half] = fma(to_float(whole[m][half]), super[half], zero());
+        if (SUPERS && MINIMUMS) total[m][half] = fma(to_float(least[half]), super_minimum[half], total[m][half]);
+        float* to = sums + m * 64 + half * 16;
+        store(to, fma(total[m][half], own, load(to)));
+      }
+      ++row[m];
+    }
   }
 }
 
-template <int DTYPE, bool MINIMUMS, bool HALVES = false>
+template <int DTYPE, bool MINIMUMS, Grouping GROUPING>
 struct CodeTiles {
   /* The tile of exactly `rows` rows, 1 to M. */
   template <int M>
@@ -334,237 +242,46 @@ struct CodeTiles {
     if constexpr (M > 0) {
       if (rows < M)
         of<M - 1>(rows, x, x_stride, w, sums);
-      else if (upper_bits(DTYPE) > 0 && w.wide)
-        code_tile<DTYPE, MINIMUMS, HALVES, (upper_bits(DTYPE) > 0), M>(x, x_stride, w, sums);
       else
-        code_tile<DTYPE, MINIMUMS, HALVES, false, M>(x, x_stride, w, sums);
+        code_tile<DTYPE, MINIMUMS, GROUPING, M>(x, x_stride, w, sums);
     }
   }
 };
 
-static void multiply_codes(const sw_weight& weight, const CodeGroups& w, const char* x, size_t x_stride, int rows,
-                           float* sums) {
+/* dtype: of the codes that `w` has, which may be the weight's in bytes. */
+static void multiply_codes(const sw_weight& weight, int dtype, const CodeGroups& w, const char* x, size_t x_stride,
+                           int rows, float* sums) {
 #define SW_TILES(...) CodeTiles<__VA_ARGS__>::of<CODE_ROWS>(rows, x, x_stride, w, sums)
-  bool halves = sw_has_halves(weight), minimums = weight.minimums;
-  switch (weight.dtype) {
+  bool halves = sw_has_halves(weight), minimums = weight.minimums, supers = sw_has_supers(weight.scale_dtype);
+  bool longer = weight.group > 32;
+  switch (dtype) {
     case SW_INT2:
-      return SW_TILES(SW_INT2, true, true);
+      return supers ? SW_TILES(SW_INT2, true, OF_16_IN_256) : SW_TILES(SW_INT2, true, OF_16);
     case SW_INT3:
-      return SW_TILES(SW_INT3, false, true);
+      return supers ? SW_TILES(SW_INT3, false, OF_16_IN_256) : SW_TILES(SW_INT3, false, OF_16);
     case SW_INT4:
-      if (halves) return minimums ? SW_TILES(SW_INT4, true, true) : SW_TILES(SW_INT4, false, true);
-      return minimums ? SW_TILES(SW_INT4, true) : SW_TILES(SW_INT4, false);
+      if (supers) return SW_TILES(SW_INT4, true, OF_32_IN_256);
+      if (halves) return minimums ? SW_TILES(SW_INT4, true, OF_16) : SW_TILES(SW_INT4, false, OF_16);
+      if (longer) return minimums ? SW_TILES(SW_INT4, true, OF_MORE) : SW_TILES(SW_INT4, false, OF_MORE);
+      return minimums ? SW_TILES(SW_INT4, true, OF_32) : SW_TILES(SW_INT4, false, OF_32);
     case SW_INT5:
-      return minimums ? SW_TILES(SW_INT5, true) : SW_TILES(SW_INT5, false);
+      if (supers) return SW_TILES(SW_INT5, true, OF_32_IN_256);
+      return minimums ? SW_TILES(SW_INT5, true, OF_32) : SW_TILES(SW_INT5, false, OF_32);
     case SW_INT6:
-      return SW_TILES(SW_INT6, false, true);
+      return supers ? SW_TILES(SW_INT6, false, OF_16_IN_256) : SW_TILES(SW_INT6, false, OF_16);
     case SW_IQ4:
-      return SW_TILES(SW_IQ4, false);
+      return supers ? SW_TILES(SW_IQ4, false, OF_32_IN_256) : SW_TILES(SW_IQ4, false, OF_32);
     case SW_E2M1:
-      return SW_TILES(SW_E2M1, false);
+      return SW_TILES(SW_E2M1, false, OF_32);
     default:
-      if (halves) return minimums ? SW_TILES(SW_INT8, true, true) : SW_TILES(SW_INT8, false, true);
-      return minimums ? SW_TILES(SW_INT8, true) : SW_TILES(SW_INT8, false);
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+      if (supers && halves)
+        return minimums ? SW_TILES(SW_INT8, true, OF_16_IN_256) : SW_TILES(SW_INT8, false, OF_16_IN_256);
+      if (supers) return minimums ? SW_TILES(SW_INT8, true, OF_32_IN_256) : SW_TILES(SW_INT8, false, OF_32_IN_256);
+#endif
+      if (halves) return minimums ? SW_TILES(SW_INT8, true, OF_16) : SW_TILES(SW_INT8, false, OF_16);
+      if (longer) return minimums ? SW_TILES(SW_INT8, true, OF_MORE) : SW_TILES(SW_INT8, false, OF_MORE);
+      return minimums ? SW_TILES(SW_INT8, true, OF_32) : SW_TILES(SW_INT8, false, OF_32);
   }
 #undef SW_TILES
-}
-
-/* The codes of 32 columns in bytes, as those of 8 bits stand. */
-template <int DTYPE>
-static void widen_block(const char* at, char* to) {
-  const char* uppers = at + lower_bytes(DTYPE);
-  Planes planes;
-  for (int step = 0; step < 8; ++step, to += 128) {
-    P16 codes[2][2];
-    take_codes<DTYPE>(at, uppers, step, planes, codes);
-    for (int half = 0; half < 2; ++half) store_pairs(to + half * 64, with_odd_bytes(codes[half][0], codes[half][1]));
-  }
-}
-
-static void widen_codes(int dtype, const char* at, char* to) {
-  switch (dtype) {
-    case SW_INT2: return widen_block<SW_INT2>(at, to);
-    case SW_INT3: return widen_block<SW_INT3>(at, to);
-    case SW_INT4: return widen_block<SW_INT4>(at, to);
-    case SW_INT5: return widen_block<SW_INT5>(at, to);
-    case SW_INT6: return widen_block<SW_INT6>(at, to);
-    case SW_IQ4: return widen_block<SW_IQ4>(at, to);
-    case SW_E2M1: return widen_block<SW_E2M1>(at, to);
-    default: memcpy(to, at, 1024);
-  }
-}
-
-enum { PANEL = 4096 }; /* columns that are widened at once: 128 KiB stay in the second-level cache */
-
-/* What follows the columns of the panel. */
-static const char* widen_panel(const sw_weight& w, const CodeGroups& panel, char* to) {
-  int supers = sw_has_supers(w.scale_dtype), halves = sw_has_halves(w) ? 2 : 1, twice = w.minimums ? 2 : 1;
-  const char* at = panel.at;
-  for (int block = 0; block < panel.blocks; ++block, to += 1024) {
-    if (supers && block % (SW_SUPER / 32) == 0) at += 64 * twice;
-    if (block % panel.group_blocks == 0) at += sw_group_bytes(w) * halves;
-    widen_codes(w.dtype, at, to);
-    at += sw_codes_bytes(w.dtype);
-  }
-  return at;
-}
-
-static void linear_codes(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
-  alignas(64) float sums[TILES_TOGETHER * CODE_ROWS * 64];
-  alignas(64) char wide[PANEL * 32];
-  size_t block_bytes = sw_block_bytes(p.w);
-  int rows = row_end - row_begin, tile_rows = even_tiles(rows, CODE_ROWS);
-  int blocks = (p.w.k + 31) / 32, group_blocks = (p.w.group + 31) / 32;
-  /* From four tiles on it pays to join codes of two planes once for all of them, where panels are whole groups. Those
-   * of one plane are had from a register sooner than their bytes from the cache (4 bits, 16 rows, Zen 3: by 14 %). */
-  bool widens = rows > 3 * CODE_ROWS && upper_bits(p.w.dtype) > 0 && PANEL / 32 % group_blocks == 0;
-  int panel_blocks = widens ? PANEL / 32 : blocks;
-  for (int block = block_begin; block < block_end; ++block) {
-    const char* widened = nullptr; /* what stands in `wide` */
-    for (int row = row_begin, end; row < row_end; row = end) {
-      end = row_end - row < TILES_TOGETHER * tile_rows ? row_end : row + TILES_TOGETHER * tile_rows;
-      for (int i = 0; i < end - row; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
-      const char *at = (const char*)p.w.at + block * block_bytes, *next = nullptr;
-      for (int first = 0; first < blocks; first += panel_blocks, at = next) {
-        CodeGroups w = {at, blocks - first < panel_blocks ? blocks - first : panel_blocks, group_blocks,
-                        p.w.scale_dtype, widens ? wide : nullptr};
-        if (widens && widened != at) next = widen_panel(p.w, w, wide), widened = at;
-        const char* x = (const char*)p.x + (size_t)row * p.x_stride + (size_t)first * sizeof(CodeBlock);
-        for (int i = 0; i < end - row; i += tile_rows) {
-          int count = end - row - i < tile_rows ? end - row - i : tile_rows;
-          multiply_codes(p.w, w, x + i * p.x_stride, p.x_stride, count, sums + i * 64);
-        }
-      }
-      finish_rows(p, sums, row, end - row, block, 1);
-    }
-  }
-}
-
-static void linear(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
-  /* Rows in parts that stay in the second-level cache while the blocks pass by: without, the rate falls by a
-   * quarter from M = 128 to M = 512 (K = 2048, Zen 4). */
-  int codes = sw_is_integers(p.w.dtype);
-  size_t row_bytes = codes ? sw_code_row_bytes(p.w.k) : (size_t)p.w.k * (p.w.dtype == SW_FP32 ? 4 : 2);
-  int part = (int)(PART_BYTES / row_bytes) / ROWS * ROWS;
-  part = part < 4 * ROWS ? 4 * ROWS : part;
-  for (int row = row_begin; row < row_end; row += part) {
-    int end = row_end - row < part ? row_end : row + part;
-    if (codes)
-      linear_codes(p, row, end, block_begin, block_end);
-    else if (p.w.dtype == SW_BF16)
-      linear_typed<bf16>(p, row, end, block_begin, block_end);
-    else if (p.w.dtype == SW_E4M3)
-      linear_narrow<bf16>(p, row, end, block_begin, block_end);
-    else
-      linear_typed<float>(p, row, end, block_begin, block_end);
-  }
-}
-
-/* A row's scale or minimum among its block's 32; returns where what follows them lies. */
-static inline char* put_scale(char* at, int row, const void* scale, size_t bytes) {
-  memcpy(at + row * bytes, scale, bytes);
-  return at + 32 * bytes;
-}
-
-/* BITS of each code of eight steps, those from `from` on, into their planes. */
-template <int BITS>
-static inline void put_bits(char* planes, int row, const uint32_t* steps, int from) {
-  const uint32_t mask = ((1u << BITS) - 1) * 0x01010101u;
-  for (int step = 0; step < 8; ++step) {
-    char* plane = planes + step / steps_of_plane(BITS) * 64 + row % 16 * 4;
-    int to = (step % steps_of_plane(BITS) * 2 + row / 16) * BITS;
-    uint32_t four;
-    memcpy(&four, plane, 4);
-    four = (four & ~(mask << to)) | (steps[step] >> from & mask) << to;
-    memcpy(plane, &four, 4);
-  }
-}
-
-/* Up to 32 columns of a row, padded with zeros; returns where the next 32 lie. */
-static inline char* put_codes(char* at, int row, int dtype, const uint8_t* codes, int columns) {
-  uint32_t steps[8] = {};
-  if (columns >= 32)
-    memcpy(steps, codes, 32);
-  else
-    memcpy(steps, codes, columns);
-  for (int step = 0; step < 8; ++step) steps[step] = in_place(steps[step]);
-  int lower = lower_bits(dtype), upper = upper_bits(dtype);
-  if (dtype == SW_INT8)
-    for (int step = 0; step < 8; ++step) {
-      uint32_t four = steps[step] ^ 0x80808080u;
-      memcpy(at + step * 128 + row * 4, &four, 4);
-    }
-  else if (lower == 2)
-    put_bits<2>(at, row, steps, 0);
-  else
-    put_bits<4>(at, row, steps, 0);
-  if (upper == 1) put_bits<1>(at + lower_bytes(dtype), row, steps, lower);
-  if (upper == 2) put_bits<2>(at + lower_bytes(dtype), row, steps, lower);
-  return at + sw_codes_bytes(dtype);
-}
-
-/* Rows into the packed layout. codes [rows, code_stride] as in slipway.h; scales and minimums [rows, groups] in
- * the weight's type of scales, which has one level. */
-static void pack_codes(const sw_weight& w, const uint8_t* codes, size_t code_stride, const void* scales,
-                       const void* minimums, int rows, const int32_t* destination) {
-  if (w.dtype == SW_E4M3) return pack_narrow(w, codes, code_stride, (const float*)scales, rows, destination);
-  size_t scale_bytes = scale_bytes_of(w.scale_dtype), groups = (w.k + w.group - 1) / w.group;
-  int width = sw_has_halves(w) ? 32 : w.group;
-  const char none[4] = {};
-  for (int i = 0; i < rows; ++i) {
-    int row = destination[i] % 32;
-    char* at = (char*)w.at + destination[i] / 32 * sw_block_bytes(w);
-    const uint8_t* code = codes + i * code_stride;
-    for (int first = 0; first < w.k; first += width) {
-      int end = w.k - first < width ? w.k : first + width;
-      for (int kind = 0; kind < (w.minimums ? 2 : 1); ++kind) {
-        const char* factors = (const char*)(kind == 0 ? scales : minimums) + i * groups * scale_bytes;
-        for (int k = first; k < first + width; k += w.group) /* of two groups of 16 a row may lack the last */
-          at = put_scale(at, row, k < w.k ? factors + k / w.group * scale_bytes : none, scale_bytes);
-      }
-      for (int k = first; k < end; k += 32) at = put_codes(at, row, w.dtype, code + k, end - k);
-    }
-  }
-}
-
-/* One row's bits of column c of 32 in the planes that have them. */
-static inline int bits_at(const char* planes, int bits, int row, int c) {
-  int step = c / 4, together = steps_of_plane(bits);
-  uint8_t byte = (uint8_t)planes[step / together * 64 + row % 16 * 4 + place_of(c % 4)];
-  return byte >> (step % together * 2 + row / 16) * bits & ((1 << bits) - 1);
-}
-
-/* Column c of 32, of one of 32 rows. */
-static inline int code_at(const sw_weight& w, const char* at, int row, int c) {
-  if (w.dtype == SW_INT8) return (uint8_t)at[c / 4 * 128 + row * 4 + place_of(c % 4)] - 128;
-  int lower = lower_bits(w.dtype), upper = upper_bits(w.dtype), code = bits_at(at, lower, row, c);
-  if (const uint8_t* table = table_of(w.dtype)) return table[code] - 128;
-  if (upper) code |= bits_at(at + lower_bytes(w.dtype), upper, row, c) << lower;
-  return code - (w.minimums ? 0 : zero_code(w.dtype));
-}
-
-/* One row of W in fp32, times `factor`. */
-static void read_codes(const sw_weight& w, int row, float factor, float* out) {
-  int blocks = (w.k + 31) / 32, group_blocks = (w.group + 31) / 32, groups = sw_has_halves(w) ? 2 : 1;
-  const char* at = (const char*)w.at + row / 32 * sw_block_bytes(w);
-  F16 scale[2][2], minimum[2][2] = {}, super[2], super_minimum[2];
-  alignas(64) float scales[2][32], minimums[2][32]; /* of one group, or of two of 16 columns */
-  row %= 32;
-  for (int block = 0; block < blocks; ++block) {
-    if (sw_has_supers(w.scale_dtype) && block % (SW_SUPER / 32) == 0) {
-      at = take_supers(at, super);
-      if (w.minimums) at = take_supers(at, super_minimum);
-    }
-    if (block % group_blocks == 0) {
-      at = take_factors(at, w.scale_dtype, groups, w.minimums, super, super_minimum, scale, minimum);
-      memcpy(scales, scale, sizeof(scales));
-      memcpy(minimums, minimum, sizeof(minimums));
-    }
-    int count = w.k - block * 32 < 32 ? w.k - block * 32 : 32;
-    for (int c = 0; c < count; ++c) {
-      int group = groups == 2 ? c / 16 : 0;
-      out[block * 32 + c] = (scales[group][row] * (float)code_at(w, at, row, c) + minimums[group][row]) * factor;
-    }
-    at += sw_codes_bytes(w.dtype);
-  }
 }

@@ -27,15 +27,22 @@ def linear_gated(x: Tensor, gate: Tensor, up: Tensor, activation: str) -> Tensor
 
 
 def quantized_rows(x: Tensor) -> Tensor:
-    """x as products with integers read it: in each 32 columns of a row the largest is ±32,767 and all others
-    are rounded to its grid.   x [rows, k], the result fp32
+    """x as products with integers read it: in each 128 columns of a row all are rounded to the finest grid on
+    which none is above 32,767 and their magnitudes sum to at most 524,096.   x [rows, k], the result fp32
+
+    A number halfway between two of the grid is rounded as by the kernel only if the scale has the same bits.
+    Therefore sums are taken in the kernel's order.
     """
     rows, k = x.shape
-    blocks = torch.nn.functional.pad(x.float(), (0, -k % 32)).view(rows, -1, 32)
-    most = blocks.abs().amax(dim=-1, keepdim=True)
-    inverse = torch.full_like(most, 32767).div(most).nan_to_num(posinf=0)
-    codes = (blocks * inverse).round()
-    return (codes * (most / 32767)).view(rows, -1)[:, :k]
+    blocks = torch.nn.functional.pad(x.float(), (0, -k % 128)).view(rows, -1, 128)
+    vectors = (blocks.abs() / 128).view(rows, -1, 8, 16).unbind(-2)
+    mean = sum(vectors[1:], vectors[0])
+    for width in (8, 4, 2, 1):
+        mean = mean[..., :width] + mean[..., width:]
+    by_most = blocks.abs().amax(-1, keepdim=True) * torch.tensor(1 / 32767)
+    scale = torch.maximum(by_most, mean * torch.tensor(128 / 524096))
+    inverse = scale.reciprocal().nan_to_num(posinf=0)
+    return ((blocks * inverse).round() * scale).view(rows, -1)[:, :k]
 
 
 def linear_codes(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -87,75 +87,111 @@ struct SplitCodes {
   uint8_t lower[TILE_HEIGHT][32];
 };
 
-/* Scales and minimums of 32 rows of W: for 32 columns, or for each half of them. */
-struct WideScales {
-  F16 scale[2][2], minimum[2][2]; /* [half of the columns][half of the rows] */
+/* 128 columns of 32 rows of W: codes in bytes, as those of 8 bits stand, and what multiplies their sums, each for [32
+ * columns][half of them][half of the rows]. */
+struct BytePanel {
+  alignas(64) char codes[BLOCKS_OF_X][1024];
+  bool ends[BLOCKS_OF_X]; /* whether a part ends with these 32 columns */
+  F16 scale[BLOCKS_OF_X][2][2], minimum[BLOCKS_OF_X][2][2];
+  I16 factor[BLOCKS_OF_X][2][2], lowest[BLOCKS_OF_X][2][2]; /* of two levels the first */
+  F16 super[2], super_minimum[2];
 };
 
-enum { SPLIT_BLOCKS = 16 }; /* of 32 columns, in a panel */
-
 /* 32 rows of W on the way from panel to panel. */
-struct WidenedBlock {
+struct Widening {
   const char* at;
-  F16 super[2], super_minimum[2];
-  alignas(64) char codes[SPLIT_BLOCKS * 1024]; /* in bytes, as those of 8 bits stand */
-  WideScales scales[SPLIT_BLOCKS];
+  BytePanel panel; /* the last one */
 
-  /* The next panel, which begins at block `first` of K. */
-  void widen(const sw_weight& w, int first, int blocks) {
+  /* `blocks` of 32 columns, of which the first is block `first` of K. */
+  void next(const sw_weight& w, int first, int blocks) {
     int groups = sw_has_halves(w) ? 2 : 1, group_blocks = (w.group + 31) / 32;
+    bool supers = sw_has_supers(w.scale_dtype);
+    if (supers && first % (SW_SUPER / 32) == 0) {
+      at = take_supers(at, panel.super);
+      if (w.minimums) at = take_supers(at, panel.super_minimum);
+    }
     for (int i = 0; i < blocks; ++i) {
-      WideScales& now = scales[i];
-      if (sw_has_supers(w.scale_dtype) && (first + i) % (SW_SUPER / 32) == 0) {
-        at = take_supers(at, super);
-        if (w.minimums) at = take_supers(at, super_minimum);
+      int before = i ? i - 1 : BLOCKS_OF_X - 1;
+      if (supers) {
+        at = take_whole_factors(at, w.scale_dtype, groups, w.minimums, panel.factor[i], panel.lowest[i]);
+      } else if ((first + i) % group_blocks == 0) {
+        at = take_factors(at, w.scale_dtype, groups, w.minimums, panel.scale[i], panel.minimum[i]);
+      } else {
+        memcpy(panel.scale[i], panel.scale[before], sizeof(panel.scale[i]));
+        memcpy(panel.minimum[i], panel.minimum[before], sizeof(panel.minimum[i]));
       }
-      if ((first + i) % group_blocks == 0)
-        at = take_factors(at, w.scale_dtype, groups, w.minimums, super, super_minimum, now.scale, now.minimum);
-      else
-        now = scales[i ? i - 1 : SPLIT_BLOCKS - 1];
-      widen_codes(w.dtype, at, codes + i * 1024);
+      panel.ends[i] = i + 1 == blocks || (first + i + 1) % group_blocks == 0;
+      widen_codes(w.dtype, at, panel.codes[i]);
       at += sw_codes_bytes(w.dtype);
     }
   }
 };
 
+/* What a tile's rows have of a block of x: sums in the order of quantized.inl. */
+struct TiledSums {
+  I16 whole[TILE_HEIGHT][2], exact[TILE_HEIGHT][2], least[TILE_HEIGHT][2];
+  int32_t of_x[TILE_HEIGHT];
+  F16 total[TILE_HEIGHT][2];
+};
+
 /* sums[rows][32] += x · w over a panel, 64 floats from row to row; rows <= 16. */
-static void multiply_split(ShapedTiles& t, const sw_weight& w, const WidenedBlock& widened, const char* x,
-                           size_t x_stride, const SplitCodes* split, int rows, int blocks, float* sums) {
-  alignas(64) int32_t whole[4][TILE_HEIGHT][16]; /* upper bytes by the first and the second rows of W, lower bytes */
-  int halves = sw_has_halves(w) ? 2 : 1, width = 32 / halves, per_zero = 128 / zero_code(w.dtype);
-  bool symmetric = w.dtype == SW_INT8 || !w.minimums;
-  t.of(rows, rows, width);
+static void multiply_split(ShapedTiles& t, const sw_weight& w, const BytePanel& panel, const char* x, size_t x_stride,
+                           const SplitCodes* split, int rows, int blocks, float* sums) {
+  alignas(64) int32_t products[4][TILE_HEIGHT][16]; /* upper bytes by the first and the second rows of W, lower bytes */
+  TiledSums s = {};
+  int halves = sw_has_halves(w) ? 2 : 1, code_of_0 = zero_of(w);
+  bool supers = sw_has_supers(w.scale_dtype);
+  t.of(rows, rows, 32 / halves);
   for (int i = 0; i < blocks; ++i)
     for (int half = 0; half < halves; ++half) {
-      const char* codes = widened.codes + i * 1024 + half * 512;
+      const char* codes = panel.codes[i] + half * 512;
       t.load<4>(split[i].upper[0] + half * 16, 32), t.load<5>(split[i].lower[0] + half * 16, 32);
       t.load<6>(codes, 128), t.load<7>(codes + 64, 128);
       t.clear<0>(), t.clear<1>(), t.clear<2>(), t.clear<3>();
       t.add_signed_bytes<0, 4, 6>(), t.add_signed_bytes<1, 4, 7>();
       t.add_bytes<2, 5, 6>(), t.add_bytes<3, 5, 7>();
-      t.store<0>(whole[0], 64), t.store<1>(whole[1], 64), t.store<2>(whole[2], 64), t.store<3>(whole[3], 64);
+      t.store<0>(products[0], 64), t.store<1>(products[1], 64), t.store<2>(products[2], 64), t.store<3>(products[3], 64);
       for (int m = 0; m < rows; ++m) {
-        const CodeBlock* from = (const CodeBlock*)(x + m * x_stride) + i;
-        int32_t negated = halves == 2 ? half_start(from, half) : from->start[0]; /* -128 times the sum of the codes */
-        int32_t start = symmetric ? negated / per_zero : 0;
-        F16 own = splat(from->scale), shift = splat(halves == 2 ? from->scale * (float)(negated / -128) : from->sum);
+        const CodeBlock* from = (const CodeBlock*)(x + m * x_stride);
+        int32_t of_x = halves == 2 ? half_sum(from, i, half) : block_sum(from, i);
+        s.of_x[m] += of_x;
         for (int group = 0; group < 2; ++group) {
-          float* to = sums + m * 64 + group * 16;
-          I16 exact = joined_words(whole[group][m], whole[2 + group][m], start);
-          F16 sum = fma(to_float(exact), widened.scales[i].scale[half][group] * own, load(to));
-          store(to, w.minimums ? fma(widened.scales[i].minimum[half][group], shift, sum) : sum);
+          I16 exact = joined_words(products[group][m], products[2 + group][m], -code_of_0 * of_x);
+          if (supers) {
+            s.exact[m][group] = plus(s.exact[m][group], times(exact, panel.factor[i][half][group]));
+            if (w.minimums) {
+              I16 of_lowest = splat_whole(&of_x);
+              s.least[m][group] = plus(s.least[m][group], times(of_lowest, panel.lowest[i][half][group]));
+            }
+            continue;
+          }
+          s.whole[m][group] = plus(s.whole[m][group], exact);
+          if (halves == 1 && !panel.ends[i]) continue;
+          F16& total = s.total[m][group];
+          total = fma(to_float(s.whole[m][group]), panel.scale[i][half][group], total);
+          if (w.minimums) total = fma(splat((float)s.of_x[m]), panel.minimum[i][half][group], total);
+          s.whole[m][group] = no_whole();
         }
+        if (halves == 2 || panel.ends[i]) s.of_x[m] = 0;
       }
     }
+  for (int m = 0; m < rows; ++m) {
+    F16 own = splat(((const CodeBlock*)(x + m * x_stride))->scale);
+    for (int group = 0; group < 2; ++group) {
+      F16& total = s.total[m][group];
+      if (supers) total = fma(to_float(s.exact[m][group]), panel.super[group], zero());
+      if (supers && w.minimums) total = fma(to_float(s.least[m][group]), panel.super_minimum[group], total);
+      float* to = sums + m * 64 + group * 16;
+      store(to, fma(total, own, load(to)));
+    }
+  }
 }
 
 static void linear_split(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
   enum { TOGETHER = 4, BLOCKS = 4 }; /* tiles of rows, and blocks of W, that share what is split and widened */
   alignas(64) float sums[BLOCKS][TOGETHER * TILE_HEIGHT * 64];
-  alignas(64) SplitCodes split[TOGETHER][SPLIT_BLOCKS];
-  alignas(64) WidenedBlock widened[BLOCKS];
+  alignas(64) SplitCodes split[TOGETHER][BLOCKS_OF_X];
+  alignas(64) Widening widening[BLOCKS];
   ShapedTiles t;
   int blocks = (p.w.k + 31) / 32;
   for (int block = block_begin; block < block_end; block += BLOCKS) {
@@ -164,22 +200,22 @@ static void linear_split(const Product& p, int row_begin, int row_end, int block
       end = row_end - row < TOGETHER * TILE_HEIGHT ? row_end : row + TOGETHER * TILE_HEIGHT;
       int rows = end - row, tile_rows = even_tiles(rows, TILE_HEIGHT);
       for (int b = 0; b < together; ++b) {
-        widened[b].at = (const char*)p.w.at + (block + b) * sw_block_bytes(p.w);
+        widening[b].at = (const char*)p.w.at + (block + b) * sw_block_bytes(p.w);
         for (int i = 0; i < rows; ++i) store(sums[b] + i * 64, zero()), store(sums[b] + i * 64 + 16, zero());
       }
-      for (int first = 0, count; first < blocks; first += count) {
-        count = blocks - first < SPLIT_BLOCKS ? blocks - first : SPLIT_BLOCKS;
-        const char* x = (const char*)p.x + (size_t)row * p.x_stride + (size_t)first * sizeof(CodeBlock);
+      const char* x = (const char*)p.x + (size_t)row * p.x_stride;
+      for (int first = 0; first < blocks; first += BLOCKS_OF_X, x += sizeof(CodeBlock)) {
+        int count = blocks - first < BLOCKS_OF_X ? blocks - first : int(BLOCKS_OF_X);
         for (int m = 0; m < rows; ++m)
           for (int i = 0; i < count; ++i) {
             SplitCodes& to = split[m / tile_rows][i];
-            split_words(((const CodeBlock*)(x + m * p.x_stride) + i)->code, to.upper[m % tile_rows],
-                        to.lower[m % tile_rows]);
+            const CodeBlock* from = (const CodeBlock*)(x + m * p.x_stride);
+            split_words(from->pair[i * 16], to.upper[m % tile_rows], to.lower[m % tile_rows]);
           }
         for (int b = 0; b < together; ++b) {
-          widened[b].widen(p.w, first, count);
+          widening[b].next(p.w, first, count);
           for (int m = 0; m < rows; m += tile_rows)
-            multiply_split(t, p.w, widened[b], x + m * p.x_stride, p.x_stride, split[m / tile_rows],
+            multiply_split(t, p.w, widening[b].panel, x + m * p.x_stride, p.x_stride, split[m / tile_rows],
                            rows - m < tile_rows ? rows - m : tile_rows, count, sums[b] + m * 64);
         }
       }

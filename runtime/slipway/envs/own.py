@@ -89,7 +89,17 @@ OWN = (
         "where it is named here: its speed has not been measured yet.",
         allow_on("cpu", "tuning"),
         implemented(),
-        options=("generic", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx", "neon", "neonbf16"),
+        options=(
+            "generic",
+            "avx2",
+            "avxvnni",
+            "avx512",
+            "avx512vnni",
+            "avx512bf16",
+            "amx",
+            "neon",
+            "neonbf16",
+        ),
         effective_default="the widest that the processor has, amx aside",
     ),
     _Own(

@@ -1,0 +1,2 @@
+#define SW_ISA avxvnni
+#include "isa.inl"
