@@ -12,8 +12,9 @@
 
 #include "kernels.h"
 
-/* Bytes ahead of the weights in use. On Zen 4 any distance from 512 to 16,384 reads equally fast. */
-#define SW_PREFETCH 2048
+/* Bytes ahead of the weights in use. On Zen 4 any distance from 512 to 16,384 reads equally fast, on Zen 5 packed
+ * integers 1 to 5 % faster than with 2,048. */
+#define SW_PREFETCH 4096
 
 namespace {
 

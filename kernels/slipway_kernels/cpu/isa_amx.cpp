@@ -9,7 +9,7 @@
 
 #include "kernels.h"
 
-#define SW_PREFETCH 2048
+#define SW_PREFETCH 4096
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 namespace {

@@ -79,10 +79,10 @@ __attribute__((always_inline)) static inline const char* take_whole_factors(cons
   return at;
 }
 
-/* 64 bytes: half a step of 8 bits, or a plane. */
-static inline P16 take_plane(const char*& at) {
+/* 64 bytes: half a step of 8 bits, or a plane; those `ahead` bytes behind it will be wanted soon. */
+static inline P16 take_plane(const char*& at, size_t ahead = SW_PREFETCH) {
   P16 bytes = load_pairs((const bf16*)at);
-  __builtin_prefetch(at + SW_PREFETCH);
+  __builtin_prefetch(at + ahead);
   at += 64;
   return bytes;
 }
@@ -96,16 +96,17 @@ struct Planes {
  * planes: those of the step before it. Inlined, for codes and planes are to stay in registers. */
 template <int DTYPE>
 __attribute__((always_inline)) static inline void take_codes(const char*& at, const char* uppers, int step,
-                                                             Planes& planes, P16 (*codes)[2]) {
+                                                             Planes& planes, P16 (*codes)[2],
+                                                             size_t ahead = SW_PREFETCH) {
   if constexpr (DTYPE == SW_INT8) {
-    P16 bytes = take_plane(at);
+    P16 bytes = take_plane(at, ahead);
     codes[0][0] = field<0, 8>(bytes), codes[0][1] = field<8, 8>(bytes);
-    bytes = take_plane(at);
+    bytes = take_plane(at, ahead);
     codes[1][0] = field<0, 8>(bytes), codes[1][1] = field<8, 8>(bytes);
   } else {
     enum { LOWER = lower_bits(DTYPE), UPPER = upper_bits(DTYPE) };
     if (step % steps_of_plane(LOWER) == 0)
-      planes.lower = take_plane(at);
+      planes.lower = take_plane(at, ahead);
     else
       planes.lower = shifted_down<2 * LOWER>(planes.lower);
     P16 bytes = planes.lower;
@@ -119,7 +120,7 @@ __attribute__((always_inline)) static inline void take_codes(const char*& at, co
       } else {
         if (step % steps_of_plane(UPPER) == 0) {
           const char* from = uppers + step / steps_of_plane(UPPER) * 64;
-          planes.upper = take_plane(from);
+          planes.upper = take_plane(from, ahead);
         } else {
           planes.upper = shifted_down<2 * UPPER>(planes.upper);
         }

@@ -71,6 +71,7 @@ struct CodeGroups {
   const char* at;
   int blocks, group_blocks; /* of 32 columns: all, and in one group */
   int scale_dtype, zero;    /* zero: the code of 0 */
+  size_t ahead;             /* bytes, of what is prefetched */
 };
 
 /* Of W's codes in the form that it has. */
@@ -78,25 +79,25 @@ static inline int zero_of(const sw_weight& w) {
   return w.dtype == SW_INT8 || !w.minimums ? zero_code(w.dtype) : 0;
 }
 
-/* Rows of a tile, and the numbers of rows from which on unfolding pays: of codes that a shift takes apart, and of others,
- * whose planes are joined or whose scales have two levels. */
+/* Rows of a tile, and the numbers of rows from which on unfolding pays: of codes whose planes are joined or whose groups
+ * have 16 columns, of others with a table or two levels of scales, and of plain ones. Measured on Zen 5, but for ARM. */
 enum { NEVER = 1 << 30 };
 #if defined(__AVX512BF16__)
-enum { CODE_ROWS = 6, UNFOLD_FROM = 25, UNFOLD_PLAIN_FROM = NEVER }; /* Zen 5: 4 to 11 % slower at any number */
+enum { CODE_ROWS = 8, UNFOLD_JOINED = 13, UNFOLD_SCALED = 25, UNFOLD_PLAIN = NEVER };
 #elif defined(__AVX512F__)
 /* Everything but a load takes one of the two ports that multiply: a third of what the tiles of codes do. */
-enum { CODE_ROWS = 6, UNFOLD_FROM = 25, UNFOLD_PLAIN_FROM = 25 };
+enum { CODE_ROWS = 8, UNFOLD_JOINED = 13, UNFOLD_SCALED = 25, UNFOLD_PLAIN = 25 };
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
-enum { CODE_ROWS = 3, UNFOLD_FROM = 10, UNFOLD_PLAIN_FROM = NEVER }; /* 24 of 32 registers sum two kinds of bytes */
+enum { CODE_ROWS = 3, UNFOLD_JOINED = 10, UNFOLD_SCALED = NEVER, UNFOLD_PLAIN = NEVER }; /* sums take 24 of 32 registers */
 #elif defined(__aarch64__)
-enum { CODE_ROWS = 2, UNFOLD_FROM = 8, UNFOLD_PLAIN_FROM = 8 };
+enum { CODE_ROWS = 2, UNFOLD_JOINED = 8, UNFOLD_SCALED = 8, UNFOLD_PLAIN = 8 };
 #else
-enum { CODE_ROWS = 4, UNFOLD_FROM = 8, UNFOLD_PLAIN_FROM = 13 }; /* Zen 5: 4 to 75 % faster from 16 rows on */
+enum { CODE_ROWS = 4, UNFOLD_JOINED = 6, UNFOLD_SCALED = 8, UNFOLD_PLAIN = 13 };
 #endif
 
 static inline int unfold_from(const sw_weight& w) {
-  bool plain = !sw_has_supers(w.scale_dtype) && !sw_has_halves(w) && upper_bits(w.dtype) == 0 && !is_table(w.dtype);
-  return plain ? UNFOLD_PLAIN_FROM : UNFOLD_FROM;
+  if (upper_bits(w.dtype) > 0 || sw_has_halves(w)) return UNFOLD_JOINED;
+  return is_table(w.dtype) || sw_has_supers(w.scale_dtype) ? UNFOLD_SCALED : UNFOLD_PLAIN;
 }
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
@@ -132,7 +133,7 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
   enum { PARTS = HALVES ? 2 : 1, STEPS = 8 / PARTS };
   const char* at = w.at;
   const CodeBlock* row[M];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int m = 0; m < M; ++m) row[m] = (const CodeBlock*)(x + m * x_stride);
   F16 scale[PARTS][2], minimum[PARTS][2], super[2], super_minimum[2];
   for (int first = 0, left = 0; first < w.blocks; first += BLOCKS_OF_X) {
@@ -145,7 +146,7 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
     I16 whole[M][2]; /* of a part */
     int32_t sum[M];  /* of a part's codes of x */
     P16 minimums[BLOCKS_OF_X][PARTS][2]; /* of two levels, opposite to the sums of x */
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m)
       total[m][0] = total[m][1] = zero(), whole[m][0] = whole[m][1] = no_whole(), sum[m] = 0;
     for (int block = 0; block < blocks; ++block) {
@@ -166,7 +167,7 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
 #pragma GCC unroll 2
       for (int part = 0; part < PARTS; ++part) {
         I16 group[M][2]; /* begins anew, for one row's sums would wait for each other */
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           int32_t of_x = HALVES ? half_sum(row[m], block, part) : block_sum(row[m], block), start = -w.zero * of_x;
           sum[m] = GROUPING == OF_MORE ? sum[m] + of_x : of_x;
@@ -174,15 +175,15 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
         }
 #if defined(__ARM_FEATURE_MATMUL_INT8)
         const int16_t* codes_of_x[M];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int m = 0; m < M; ++m) codes_of_x[m] = row[m]->pair[block * 16];
         dot_steps<DTYPE, 0, STEPS, M>(at, uppers, part * STEPS, codes_of_x, group);
         dot_steps<DTYPE, 1, STEPS, M>(at, uppers, part * STEPS, codes_of_x, group);
 #else
         for (int step = part * STEPS; step < (part + 1) * STEPS; ++step) {
           P16 codes[2][2];
-          take_codes<DTYPE>(at, uppers, step, planes, codes);
-#pragma GCC unroll 8
+          take_codes<DTYPE>(at, uppers, step, planes, codes, w.ahead);
+#pragma GCC unroll 16
           for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
             for (int pair = 0; pair < 2; ++pair) {
@@ -192,7 +193,7 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
             }
         }
 #endif
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int m = 0; m < M; ++m) {
           F16 of_x = splat((float)sum[m]);
 #pragma GCC unroll 2
@@ -207,11 +208,11 @@ __attribute__((noinline)) static void code_tile(const char* x, size_t x_stride, 
         }
       }
       if (GROUPING == OF_MORE && ends)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int m = 0; m < M; ++m) sum[m] = 0;
       at = codes_at + sw_codes_bytes(DTYPE);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       F16 own = splat(row[m]->scale);
       I16 least[2] = {no_whole(), no_whole()};

@@ -26,7 +26,7 @@ static void linear_codes(const Product& p, int row_begin, int row_end, int block
   int rows = row_end - row_begin, tile_rows = even_tiles(rows, CODE_ROWS);
   int blocks = (p.w.k + 31) / 32, group_blocks = (p.w.group + 31) / 32;
   /* It pays to join codes of two planes once for many tiles, where panels are whole groups. */
-  bool unfolds = rows >= UNFOLD_FROM && upper_bits(p.w.dtype) > 0 && PANEL / 32 % group_blocks == 0;
+  bool unfolds = rows >= UNFOLD_JOINED && upper_bits(p.w.dtype) > 0 && PANEL / 32 % group_blocks == 0;
   int panel_blocks = unfolds ? PANEL / 32 : blocks;
   for (int block = block_begin; block < block_end; ++block) {
     const char* from = nullptr; /* of what stands in `unfolded` */
@@ -36,7 +36,7 @@ static void linear_codes(const Product& p, int row_begin, int row_end, int block
       const char *at = (const char*)p.w.at + block * block_bytes, *next = nullptr;
       for (int first = 0; first < blocks; first += panel_blocks, at = next) {
         int count = blocks - first < panel_blocks ? blocks - first : panel_blocks;
-        CodeGroups w = {at, count, group_blocks, p.w.scale_dtype, zero_of(p.w)};
+        CodeGroups w = {at, count, group_blocks, p.w.scale_dtype, zero_of(p.w), SW_PREFETCH};
         if (unfolds && from != at) next = unfold_panel(p.w, w, unfolded), from = at;
         if (unfolds) w.at = unfolded;
         const char* x = (const char*)p.x + (size_t)row * p.x_stride + (size_t)(first / BLOCKS_OF_X) * sizeof(CodeBlock);
@@ -290,12 +290,15 @@ static void linear_codes(const Product& p, int row_begin, int row_end, int block
   int rows = row_end - row_begin, tile_rows = even_tiles(rows, CODE_ROWS);
   if (rows >= unfold_from(p.w)) return linear_panels(p, row_begin, row_end, block_begin, block_end);
   alignas(64) float sums[CODE_ROWS * 64];
+  size_t block_bytes = sw_block_bytes(p.w);
   for (int block = block_begin; block < block_end; ++block) {
-    CodeGroups w = {(const char*)p.w.at + block * sw_block_bytes(p.w), (p.w.k + 31) / 32, (p.w.group + 31) / 32,
-                    p.w.scale_dtype, zero_of(p.w)};
+    CodeGroups w = {(const char*)p.w.at + block * block_bytes, (p.w.k + 31) / 32, (p.w.group + 31) / 32,
+                    p.w.scale_dtype, zero_of(p.w), SW_PREFETCH};
     for (int row = row_begin; row < row_end; row += tile_rows) {
       int count = row_end - row < tile_rows ? row_end - row : tile_rows;
       for (int i = 0; i < count; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
+      /* The last tile, whose own block is in the cache, fetches the next one: memory would wait for it, else. */
+      if (row > row_begin) w.ahead = row + tile_rows >= row_end && block + 1 < block_end ? block_bytes : 0;
       multiply_codes(p.w, p.w.dtype, w, (const char*)p.x + row * p.x_stride, p.x_stride, count, sums);
       finish_rows(p, sums, row, count, block, 1);
     }
