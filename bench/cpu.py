@@ -49,6 +49,7 @@ CASES = (
     Case("1.1 B, Q4_K_M", "1b", "Q4_K_M", "single,ttft,prefix,c8", 8, ("llama.cpp",)),
     Case("1.1 B, Q6_K", "1b", "Q6_K", "single,ttft,c8", 8, ("llama.cpp",)),
     Case("1.1 B, IQ4_XS", "1b", "IQ4_XS", "single,ttft,c8", 8, ("llama.cpp",)),
+    Case("1.1 B, MXFP4", "1b", "MXFP4", "single,ttft,c8", 8, ("llama.cpp",)),
 )
 
 

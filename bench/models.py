@@ -109,14 +109,18 @@ def plain_gguf(folder: Path, name: str) -> Path:
     return path
 
 
+EXPERTS_ONLY = {"MXFP4": "MXFP4_MOE"}
+"""Forms that the quantizer gives to experts alone, unless all matrices are to have one form."""
+
+
 def quantized_gguf(folder: Path, name: str, form: str, quantizer: Path) -> Path:
     """The same in a form that llama.cpp's quantizer knows, made unless it is there."""
     path = folder / f"{name}.{form}.gguf"
     if not path.exists():
         unfinished = path.with_suffix(".unfinished")
-        subprocess.run(
-            [quantizer, plain_gguf(folder, name), unfinished, form], check=True, capture_output=True
-        )
+        words = ["--pure"] if form in EXPERTS_ONLY else []
+        words += [str(plain_gguf(folder, name)), str(unfinished), EXPERTS_ONLY.get(form, form)]
+        subprocess.run([quantizer, *words], check=True, capture_output=True)
         unfinished.rename(path)
     return path
 
