@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 from slipway_kernels.cpu.binding import DTYPES, address, ints, library
 
-AHEAD = 256 << 20
+AHEAD = 128 << 20
 """Bytes of the KV cache behind the last page in use that are touched before they are needed."""
 TOUCHED_AT_ONCE = 2 << 20
 _APART = ContextVar("apart", default=False)
