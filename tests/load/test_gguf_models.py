@@ -188,8 +188,32 @@ def test_sliding_layers_may_be_told_by_their_period_or_not_at_all(
     pattern = f"{header.architecture}.attention.sliding_window_pattern"
     metadata = {key: value for key, value in header.metadata.items() if key != pattern}
     metadata |= {f"{header.architecture}.block_count": 7} | ({pattern: period} if period else {})
-    types = model_config(replace(header, metadata=metadata))["layer_types"]
+    tensors = header.tensors | {
+        f"blk.{n}.attn_q.weight": header.tensors["blk.0.attn_q.weight"] for n in range(7)
+    }
+    types = model_config(replace(header, metadata=metadata, tensors=tensors))["layer_types"]
     assert [layer for layer, kind in enumerate(types, 1) if kind == "full_attention"] == full
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("attention.head_count", 0, "llama.attention.head_count is 0"),
+        ("embedding_length", 577, "llama.embedding_length is 577, and the tensors have 64"),
+        ("embedding_length", 2**31, "llama.embedding_length is 2147483648, and the tensors have 64"),
+        ("feed_forward_length", 1537, "llama.feed_forward_length is 1537, and the tensors have \\d+"),
+        ("block_count", 100_000, "llama.block_count is 100000, and the tensors have 3"),
+        ("attention.layer_norm_rms_epsilon", float("nan"), "rms_epsilon is nan; a number above 0"),
+        ("rope.freq_base", 0.0, "freq_base is 0.0; a number above 0"),
+        ("block_count", 1, "llama.block_count is 1, and the tensors have 3"),
+    ],
+)
+def test_sizes_that_are_not_those_of_the_tensors_are_refused(
+    tiny_models: Callable[[str], Path], tmp_path: Path, key: str, value: float, words: str
+) -> None:
+    header = read(to_gguf(tiny_models("llama"), tmp_path / "model.gguf"))
+    with pytest.raises(LoadError, match=words):
+        model_config(replace(header, metadata=header.metadata | {f"llama.{key}": value}))
 
 
 def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:

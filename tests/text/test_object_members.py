@@ -305,7 +305,7 @@ def test_preparing_takes_a_fraction_of_a_second(schema: Any) -> None:
 def test_a_negated_class_excludes_the_quote_and_the_backslash_that_it_names() -> None:
     string = {"type": "string", "pattern": '^[^"\\\\]*$'}
     check(string, ['"a b"'], ['"\\""', '"\\\\"', '"a\\"b"'])
-    assert rust_pattern(r"\[^a[^]b][^-c][a[^d]]") == r"\[^a[^\x00-\x1f\]b][^\x00-\x1f\-c][a\[^d]]"
+    assert rust_pattern(r"\[^a[^\]b][^-c][a[^d]]") == r"\[^a[^\x00-\x1f\]b][^\x00-\x1f\-c][a\[^d]]"
 
 
 @pytest.mark.parametrize(
@@ -323,6 +323,30 @@ def test_a_negated_class_excludes_the_quote_and_the_backslash_that_it_names() ->
 )
 def test_the_operators_of_rusts_classes_are_characters(pattern: str, good: list[str], bad: list[str]) -> None:
     check({"type": "string", "pattern": pattern}, list(map(json.dumps, good)), list(map(json.dumps, bad)))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        ("^.$", 'a\t"\\\u0085\ufeff', "\n\r\u2028\u2029"),
+        (r"^\.$", ".", "a"),
+        (r"^\s$", "\t\n\v\f\r \u00a0\u2003\u2028\ufeff", 'a"\\\u0085'),
+        (r"^\S$", 'a"\\\u0085', "\t\n \u00a0\ufeff"),
+        (r"^[a\s]$", "a\n \ufeff", 'b"\\\u0085'),
+        (r"^[^\s]$", 'a"\u0085', "\n \ufeff"),
+        (r"^[\s\S]$", 'a\n\r"\\ \u0085\u2028\ufeff', ""),
+    ],
+)
+def test_dots_and_white_space_are_those_of_ecma_262(pattern: str, good: str, bad: str) -> None:
+    matcher = compiled(structure.of_json_schema({"type": "string", "pattern": pattern}))
+    assert [char for char in good if not accepts(matcher, json.dumps(char, ensure_ascii=False))] == []
+    assert [char for char in bad if accepts(matcher, json.dumps(char, ensure_ascii=False))] == []
+
+
+@pytest.mark.parametrize("pattern", ["^[]a]$", "^[^]$", "a[]"])
+def test_an_empty_class_is_refused(pattern: str) -> None:
+    with pytest.raises(GrammarError, match="empty class"):
+        structure.of_json_schema({"type": "string", "pattern": pattern})
 
 
 @given(st.lists(st.text('ab"\\', max_size=3), max_size=4), st.lists(st.text('ab"\\', max_size=4), max_size=9))

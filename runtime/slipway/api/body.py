@@ -120,12 +120,24 @@ def parse(body: bytes | bytearray) -> dict[str, Any]:
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        message = f"The body is not valid JSON: {error}."
-        raise ApiError(message, code="invalid_json") from None
+        raise ApiError(_why_unread(body, str(error)), code="invalid_json") from None
     if not isinstance(value, dict):
         raise ApiError("The body is valid JSON but not an object.", code="invalid_json")
     _check_extent(value)
     return value
+
+
+def _why_unread(body: bytes | bytearray, error: str) -> str:
+    """In our words where the parser's would mislead: it has limits, and takes bytes for surrogates."""
+    if error.startswith("depth limit exceeded"):
+        return f"The body nests more than {MAX_DEPTH} levels deep."
+    if error.startswith("number is infinity"):
+        return "The body has a number that no 64-bit float can hold."
+    try:
+        body.decode()
+    except UnicodeDecodeError as wrong:
+        return f"The body is not UTF-8: byte {wrong.start} is 0x{body[wrong.start]:02x}."
+    return f"The body is not valid JSON: {error}."
 
 
 def _check_plain(body: bytearray, most: int) -> None:

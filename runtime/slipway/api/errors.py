@@ -132,6 +132,9 @@ def from_validation(error: ValidationError) -> ApiError:
         for lead in ("input should be ", "value should "):
             wanted = wanted.removeprefix(lead)
         wanted = "an object" if wanted.startswith("a valid dictionary") else wanted
+        wanted = "a list" if wanted == "a valid list" else wanted
+        if first["type"] == "string_pattern_mismatch":
+            wanted = f"a text that matches {first['ctx']['pattern']}"
         text = f"{name} is {shown} but should be {wanted}."
     return ApiError(text, param=param or None, code="invalid_value")
 

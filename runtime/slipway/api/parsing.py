@@ -161,7 +161,7 @@ def check_tools(body: ChatRequest, found: Formats) -> None:
     choice = body.tool_choice
     if not body.tools:
         if choice not in (None, "none", "auto"):
-            message = "tool_choice asks for a tool, and tools is empty."
+            message = "tool_choice asks for a tool, and the request has no function."
             raise ApiError(message, param="tool_choice", code="invalid_value")
         return
     if isinstance(choice, NamedTool):
@@ -173,7 +173,7 @@ def check_tools(body: ChatRequest, found: Formats) -> None:
         message = (
             'tool_choice "auto", the default where tools are given, needs a server started with '
             f"--tool-call-parser. {why}"
-            'Send tool_choice: "required" to have the model call a tool'
+            'Send tool_choice: "required" ({"type": "any"} to /v1/messages) to have the model call a tool'
             + (', or "none" to show them to it and take its answer as text.' if found.shows_tools else ".")
         )
         raise ApiError(message, param="tool_choice", code="invalid_value")

@@ -143,12 +143,12 @@ def check_room(
     """
     room = model.longest - prompt_tokens
     if room < 1 or (wanted is not None and wanted > room):
-        asked = f" and {wanted} of the completion" if wanted is not None else ""
+        asked = f" and {wanted} of the completion" if wanted else ", which leaves none for a completion"
         virtual = f", its prompt adapter takes {model.num_virtual} of them" if model.num_virtual else ""
         message = (
             f"This model's maximum context length is {model.max_model_len} tokens{virtual}, and the request "
             f"has {'at least ' if at_least else ''}{prompt_tokens} of the {param}{asked}. Shorten the {param}"
-            + (" or lower max_tokens." if wanted is not None else ".")
+            + (" or lower max_tokens." if wanted else ".")
         )
         raise TooLong(message, param=param, prompt_tokens=prompt_tokens, wanted=wanted, limit=model.longest)
     return room

@@ -104,6 +104,18 @@ _TRANSLATED: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
         r".*(?:fuel|too large|too many|exceed|[Ll]imit|Unable to determine if regex is empty).*",
         TOO_LARGE,
     ),
+    (
+        r"lookarounds not supported yet; (?:Start|End)\w*.* in regex /(.*)/\.?",
+        lambda found: (
+            f"the regular expression {_pattern(found.group(1))} has ^ or $ in its middle; say it without"
+        ),
+    ),
+    (
+        r"lookarounds not supported yet; Word.* in regex /(.*)/\.?",
+        lambda found: (
+            f"the regular expression {_pattern(found.group(1))} has a word boundary; say it without"
+        ),
+    ),
     (r"no start rule found", "the grammar has no rule named start"),
     (r"unknown special token: (\S+);.*", r"the model has no special token \1"),
 )

@@ -41,6 +41,8 @@ _NOTHING = {"minimum": 1, "maximum": 0}
 
 def hold_bounds(schema: Schema) -> bool:
     """Write a schema's bounds as llguidance holds them exactly. Whether that took a `multipleOf`."""
+    if schema.keys() & {"const", "enum"}:
+        _keep_values(schema)
     step = _multiple(schema["multipleOf"]) if "multipleOf" in schema else None
     said = {keyword: _bound(keyword, schema.pop(keyword)) for keyword in _KEYWORDS if keyword in schema}
     if not said:
@@ -59,6 +61,30 @@ def hold_bounds(schema: Schema) -> bool:
     schema |= {"minimum": least} if least is not None else {}
     schema |= {"maximum": most} if most is not None else {}
     return not whole and _exclude(schema, said, step)
+
+
+def _keep_values(schema: Schema) -> None:
+    """Drop listed numbers that are out of bounds. The bounds go, too, for they are about numbers alone."""
+    said = {keyword: _bound(keyword, schema.pop(keyword)) for keyword in _KEYWORDS if keyword in schema}
+    step = _step(schema.pop("multipleOf")) if "multipleOf" in schema else None
+
+    def fits(value: Json) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value in (math.inf, -math.inf):
+            return True
+        number = _number("enum", value)
+        return (
+            said.get("minimum", number) <= number <= said.get("maximum", number)
+            and said.get("exclusiveMinimum", number - 1) < number < said.get("exclusiveMaximum", number + 1)
+            and (step is None or number % step == 0)
+        )
+
+    listed = schema.get("enum")
+    if isinstance(listed, list) and (kept := [value for value in listed if fits(value)]):
+        schema["enum"] = kept
+    elif isinstance(listed, list):
+        schema |= _NOTHING
+    if not fits(schema.get("const")):
+        schema |= _NOTHING
 
 
 def _exclude(schema: Schema, said: dict[str, Fraction], step: Fraction | None) -> bool:
@@ -89,7 +115,7 @@ def check_constants(schema: Schema) -> None:
         for number in _numbers(schema[keyword]):
             if abs(number) > MOST_INTEGER or _as_written(number) != number:
                 raise GrammarError(
-                    f"{keyword} has the number {_shown(number)}, which 64-bit floats cannot write digit by "
+                    f"{keyword} has the number {_shown(number)}, which a grammar cannot write digit by "
                     "digit; give it as a string, or leave it out"
                 )
 
@@ -139,6 +165,8 @@ def _floats(said: dict[str, Fraction]) -> tuple[float | int | None, float | int 
     upper = _lower(_negated(said.get("maximum")), _negated(said.get("exclusiveMaximum")))
     most = _negated(upper)
     if least is not None and most is not None and least > most:
+        if _have_a_number(said):
+            raise _out_of_reach(said, f"numbers have at most {DIGITS} digits here")
         return _NOTHING["minimum"], _NOTHING["maximum"]
     if (least is not None and least > WIDEST) or (most is not None and most < -WIDEST):
         raise _out_of_reach(said, f"numbers are at most {WIDEST:.0e} here")
@@ -149,6 +177,14 @@ def _floats(said: dict[str, Fraction]) -> tuple[float | int | None, float | int 
         most = min(most, Fraction(WIDEST))
         least = Fraction(-WIDEST) if least is None and most <= -ONE_SIDED_INTEGER else least
     return _plain(least), _plain(most)
+
+
+def _have_a_number(said: dict[str, Fraction]) -> bool:
+    lower = [said[keyword] for keyword in ("minimum", "exclusiveMinimum") if keyword in said]
+    upper = [said[keyword] for keyword in ("maximum", "exclusiveMaximum") if keyword in said]
+    if max(lower) == min(upper):
+        return said.get("exclusiveMinimum") != max(lower) and said.get("exclusiveMaximum") != min(upper)
+    return max(lower) < min(upper)
 
 
 def _lower(least: Fraction | None, above: Fraction | None) -> Fraction | None:
@@ -203,17 +239,27 @@ def _number(keyword: str, value: Json) -> Fraction:
 
 
 def _bound(keyword: str, value: Json) -> Fraction:
-    """The narrower of a bound's digits and the float that is read of them."""
+    """What a bound's digits say; of whole floats the narrower of that and of the float that is read of them.
+
+    Integers are compared with a float exactly. Others are read as floats, whose order is that of digits.
+    """
     digits = _number(keyword, value)
+    if isinstance(value, float) and not value.is_integer():
+        return digits
     narrower = max if keyword.lower().endswith("minimum") else min
     return narrower(digits, Fraction(value))
 
 
-def _multiple(value: Json) -> Fraction:
-    """Raises GrammarError for one that llguidance does not read as it is written."""
+def _step(value: Json) -> Fraction:
     step = _number("multipleOf", value)
     if step <= 0:
         raise GrammarError(f"multipleOf is a number above 0, and not {_shown(value)}")
+    return step
+
+
+def _multiple(value: Json) -> Fraction:
+    """Raises GrammarError for one that llguidance does not read as it is written."""
+    step = _step(value)
     read, digits = float(value) if step <= MOST_MULTIPLE else math.inf, 0
     while read <= MOST_MULTIPLE and not read.is_integer():  # in this way, rounding included
         read, digits = read * 10, digits + 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from slipway.text.errors import GrammarError
+
 MOST_NAMES = 256
 """Of a pattern that is written as the names that it matches."""
 LONGEST_NAME = 48
@@ -20,6 +22,14 @@ _WORD = _DIGITS | frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 _CONTROL = r"\x00-\x1f"
 """llguidance reads a class with these as one with the quote and the backslash, too."""
 _ANY = f"[^{_CONTROL}]"
+_SPACES = r"\x20\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
+"""Of ECMA-262's white space what is no control character: Rust's has U+0085 and lacks U+FEFF."""
+_OF_ECMA = {
+    ".": r"[^\n\r\x{2028}\x{2029}]",
+    "\\s": rf"[\t-\r{_SPACES}]",
+    "\\S": f"[^{_CONTROL}{_SPACES}]",
+}
+"""What means something else in Rust, outside of classes."""
 _OPERATORS = ("[", "]", "&", "-", "~")
 """Of Rust's classes, in some places; characters where they are escaped."""
 _CLASS_ESCAPES = frozenset(("\\d", "\\D", "\\p", "\\P", "\\s", "\\S", "\\w", "\\W"))
@@ -62,20 +72,22 @@ def all_but(names: Iterable[str], prefixes: Iterable[str] = ()) -> str:
 def rust_pattern(pattern: str) -> str:
     """A regular expression of ECMA-262 in Rust's syntax: in classes `[`, `&&`, `--` and `~~` are characters.
 
-    Negated classes have no control characters then.
+    Negated classes have no control characters then. Raises GrammarError for an empty class.
     """
     found, place = [], 0
     while place < len(pattern):
         if pattern[place] != "[":
             step = 2 if pattern[place] == "\\" else 1
-            found.append(pattern[place : place + step])
+            atom = pattern[place : place + step]
+            found.append(_OF_ECMA.get(atom, atom))
             place += step
             continue
+        if pattern.startswith(("[]", "[^]"), place):
+            raise GrammarError("a pattern has the empty class [] or [^]; in place of [^] say [\\s\\S]")
         negated = pattern.startswith("[^", place)
         found.append(f"[^{_CONTROL}" if negated else "[")
         place += 2 if negated else 1
-        first = place
-        while place < len(pattern) and (pattern[place] != "]" or place == first):
+        while place < len(pattern) and pattern[place] != "]":
             atom = _atom_at(pattern, place)
             place += len(atom)
             found.append(_in_class(atom))
@@ -94,6 +106,10 @@ def _atom_at(pattern: str, place: int) -> str:
 
 
 def _in_class(atom: str) -> str:
+    if atom == "\\s":
+        return rf"\t-\r{_SPACES}"
+    if atom == "\\S":
+        return r"\S\x{85}"
     return f"\\{atom}" if atom in _OPERATORS else atom
 
 

@@ -22,7 +22,7 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, PydanticCustomError
 from pydantic_core.core_schema import (
     no_info_before_validator_function,
     with_info_before_validator_function,
@@ -159,21 +159,26 @@ class OrText:
         return {"anyOf": [{"type": "string", "maxLength": MAX_TEXT}, handler(schema)]}
 
     def _listed(self, value: object) -> object:
-        return [self.member(value)] if isinstance(value, str) else value
+        if isinstance(value, str):
+            return [self.member(value)]
+        if isinstance(value, list):
+            return value
+        raise PydanticCustomError("list_or_text", "a text or a list")
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Marks a list whose members have a `type`. Members of other kinds are left out.
+    """Marks a list whose members have a `type`. Members of some other kinds are left out.
 
     Clients send what other servers can do. Each kind that is left out is logged once.
 
-    refused  kinds that it keeps, too, so that they are refused: without them the answer would be wrong
+    left_out  how the names of these kinds end; by default all are. Others stay, so that they are refused:
+              without them the answer would be wrong
     """
 
     what: str
     kinds: tuple[str, ...]
-    refused: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ("",)
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return no_info_before_validator_function(self._kept, handler(source))
@@ -183,7 +188,7 @@ class Known:
 
     def _keeps(self, member: object) -> bool:
         kind = member.get("type") if isinstance(member, dict) else None
-        if not isinstance(kind, str) or kind in self.kinds or kind in self.refused:
+        if not isinstance(kind, str) or kind in self.kinds or not kind.endswith(self.left_out):
             return True
         seen = (self.what, kind[:64])
         if seen not in _left_out and len(_left_out) < MAX_KINDS_LOGGED:

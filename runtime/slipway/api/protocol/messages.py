@@ -56,7 +56,7 @@ class BlockParam(TypedDict):
 _BLOCKS = Known(
     "content blocks",
     ("text", "thinking", "tool_use", "tool_result"),
-    refused=("image", "document", "search_result", "container_upload"),
+    left_out=("redacted_thinking", "_tool_use", "_tool_result"),  # of another server's thoughts and tools
 )
 
 

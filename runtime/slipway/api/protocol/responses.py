@@ -88,7 +88,17 @@ class InputItem(Kinded):
         return self.type == "reasoning" or self.type.endswith("_call") or self.role == "assistant"
 
 
-ITEMS = Known("input items", get_args(InputItem.model_fields["type"].annotation), refused=("item_reference",))
+ITEMS = Known(
+    "input items",
+    get_args(InputItem.model_fields["type"].annotation),
+    left_out=(
+        "_call",
+        "_output",
+        "mcp_list_tools",
+        "_approval_request",
+        "_approval_response",
+    ),  # of its tools
+)
 
 
 class ToolParam(Body):

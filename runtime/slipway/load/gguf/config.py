@@ -6,6 +6,7 @@ Standard library only: the API process reads model facts here too.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,6 +34,7 @@ def model_config(header: Header) -> Config:
     Raises LoadError where the metadata lacks what every model has, or asks for what we lack.
     """
     kind = family(header)
+    _check_sizes(header)
     hidden, heads = _integer(header, "embedding_length"), _integer(header, "attention.head_count")
     head_dim = header.get("attention.key_length") or hidden // heads
     config: Config = {
@@ -61,6 +63,39 @@ def model_config(header: Header) -> Config:
     else:
         config |= _llama_like(header, kind)
     return config
+
+
+def _check_sizes(header: Header) -> None:
+    """Raises LoadError where sizes are not those of the tensors, or nothing could be computed by a number."""
+    blocks = {int(name.split(".")[1]) for name in header.tensors if re.match(r"blk\.\d+\.", name)}
+    sizes = {
+        "embedding_length": _size_of(header, "token_embd.weight", -1),
+        "feed_forward_length": _size_of(header, "blk.0.ffn_gate.weight", 0),
+        "block_count": len(blocks),
+    }
+    for key, found in sizes.items():
+        said = header.get(key)
+        if isinstance(said, int) and found is not None and said != found:
+            raise _bad(header, f"{key} is {said}, and the tensors have {found}")
+    if not _integer(header, "attention.head_count"):
+        raise _bad(header, "attention.head_count is 0")
+    for key in ("attention.layer_norm_rms_epsilon", "rope.freq_base"):
+        value = header.get(key)
+        if isinstance(value, float) and not 0 < value < math.inf:
+            raise _bad(header, f"{key} is {value}; a number above 0 is needed")
+
+
+def _size_of(header: Header, tensor: str, axis: int) -> int | None:
+    entry = header.tensors.get(tensor)
+    return entry.shape[axis] if entry is not None else None
+
+
+def _bad(header: Header, why: str) -> LoadError:
+    return LoadError(
+        "BadCheckpoint",
+        f"{header.path}: {header.architecture}.{why}.",
+        hint="The file is incomplete or of a kind that is not supported.",
+    )
 
 
 def generation_config(metadata: Mapping[str, Any]) -> tuple[Config, list[str]]:
@@ -203,11 +238,7 @@ def _integer(header: Header, key: str, default: int | None = None) -> int:
     if isinstance(value, Sequence) and len(set(value)) == 1:  # one value a layer
         value = value[0]
     if not isinstance(value, int) or value < 0:
-        raise LoadError(
-            "BadCheckpoint",
-            f"{header.path}: {header.architecture}.{key} is {value!r}; one number is needed.",
-            hint="The file is incomplete or of a kind that is not supported.",
-        )
+        raise _bad(header, f"{key} is {value!r}; one number is needed")
     return value
 
 
