@@ -347,7 +347,6 @@ BAD = [
     ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
      "input[0].content[0].text", "input_text needs"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "item_reference"),
-    ({"input": [{"type": "hologram"}]}, "input[0].type", "hologram"),
     ({"input": 5}, "input", "a text or a list"),
     ({"input": [{"type": "function_call", "call_id": "a", "name": "f"}]}, "input[0]", "arguments"),
     ({"input": [{"type": "custom_tool_call", "call_id": "a", "name": "f"}]}, "input[0]", "input is missing"),

@@ -88,17 +88,8 @@ class InputItem(Kinded):
         return self.type == "reasoning" or self.type.endswith("_call") or self.role == "assistant"
 
 
-ITEMS = Known(
-    "input items",
-    get_args(InputItem.model_fields["type"].annotation),
-    left_out=(
-        "_call",
-        "_output",
-        "mcp_list_tools",
-        "_approval_request",
-        "_approval_response",
-    ),  # of its tools
-)
+# Agents keep items of their own in a history, as Codex does its `ghost_snapshot`. A reference stands for a message.
+ITEMS = Known("input items", (*get_args(InputItem.model_fields["type"].annotation), "item_reference"))
 
 
 class ToolParam(Body):
