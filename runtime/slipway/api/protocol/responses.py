@@ -88,7 +88,7 @@ class InputItem(Kinded):
         return self.type == "reasoning" or self.type.endswith("_call") or self.role == "assistant"
 
 
-# Agents keep items of their own in a history, as Codex does its `ghost_snapshot`. A reference stands for a message.
+# Agents keep items of their own in a history, as Codex does its `ghost_snapshot`. A reference is a message.
 ITEMS = Known("input items", (*get_args(InputItem.model_fields["type"].annotation), "item_reference"))
 
 
