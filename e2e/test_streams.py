@@ -150,7 +150,7 @@ def test_rollouts_a_killed_operator_a_deleted_pod_and_an_eviction_cut_no_stream(
 
     old = names(pods_of(namespace, "demo"))
     namespace.apply(demo(30))
-    until(lambda: len(namespace.all("pods", *MINE)) == 3, "the rollout is under way", PATIENCE)
+    until(lambda: {*names(namespace.all("pods", *MINE))} - {*old}, "the rollout is under way", PATIENCE)
     (operator,) = processes(installation.pod(), "slipway_operator")
     os.kill(operator, signal.SIGKILL)
     wait_settled(namespace, old)
