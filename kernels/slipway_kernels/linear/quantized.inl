@@ -66,12 +66,17 @@ static void quantize_row(const void* x, int dtype, int width, void* out) {
     quantize_typed((const float*)x, width, (CodeBlock*)out);
 }
 
+/* Of 32 columns each, 64 floats from row to row. */
+static inline void clear_rows(float* sums, int rows) {
+  for (int i = 0; i < rows; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
+}
+
 /* 32 rows of W, or some of their columns, whose first is that of a block of x. */
 struct CodeGroups {
   const char* at;
   int blocks, group_blocks; /* of 32 columns: all, and in one group */
   int scale_dtype, zero;    /* zero: the code of 0 */
-  size_t ahead;             /* bytes, of what is prefetched */
+  size_t ahead;             /* bytes, of what is prefetched; ARM's 8-bit matrices keep to SW_PREFETCH */
 };
 
 /* Of W's codes in the form that it has. */
@@ -88,17 +93,12 @@ enum { CODE_ROWS = 8, UNFOLD_JOINED = 13, UNFOLD_SCALED = 25, UNFOLD_PLAIN = NEV
 /* Everything but a load takes one of the two ports that multiply: a third of what the tiles of codes do. */
 enum { CODE_ROWS = 8, UNFOLD_JOINED = 13, UNFOLD_SCALED = 25, UNFOLD_PLAIN = 25 };
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
-enum { CODE_ROWS = 3, UNFOLD_JOINED = 10, UNFOLD_SCALED = NEVER, UNFOLD_PLAIN = NEVER }; /* sums take 24 of 32 registers */
+enum { CODE_ROWS = 3, UNFOLD_JOINED = 10 }; /* sums take 24 of 32 registers */
 #elif defined(__aarch64__)
 enum { CODE_ROWS = 2, UNFOLD_JOINED = 8, UNFOLD_SCALED = 8, UNFOLD_PLAIN = 8 };
 #else
 enum { CODE_ROWS = 4, UNFOLD_JOINED = 6, UNFOLD_SCALED = 8, UNFOLD_PLAIN = 13 };
 #endif
-
-static inline int unfold_from(const sw_weight& w) {
-  if (upper_bits(w.dtype) > 0 || sw_has_halves(w)) return UNFOLD_JOINED;
-  return is_table(w.dtype) || sw_has_supers(w.scale_dtype) ? UNFOLD_SCALED : UNFOLD_PLAIN;
-}
 
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 /* whole[M][HALF] += the products of STEPS steps, from `first` of 32 columns on; x: their codes. */

@@ -129,7 +129,7 @@ struct Widening {
 
 /* What a tile's rows have of a block of x: sums in the order of quantized.inl. */
 struct TiledSums {
-  I16 whole[TILE_HEIGHT][2], exact[TILE_HEIGHT][2], least[TILE_HEIGHT][2];
+  I16 whole[TILE_HEIGHT][2], least[TILE_HEIGHT][2];
   int32_t of_x[TILE_HEIGHT];
   F16 total[TILE_HEIGHT][2];
 };
@@ -158,7 +158,7 @@ static void multiply_split(ShapedTiles& t, const sw_weight& w, const BytePanel& 
         for (int group = 0; group < 2; ++group) {
           I16 exact = joined_words(products[group][m], products[2 + group][m], -code_of_0 * of_x);
           if (supers) {
-            s.exact[m][group] = plus(s.exact[m][group], times(exact, panel.factor[i][half][group]));
+            s.whole[m][group] = plus(s.whole[m][group], times(exact, panel.factor[i][half][group]));
             if (w.minimums) {
               I16 of_lowest = splat_whole(&of_x);
               s.least[m][group] = plus(s.least[m][group], times(of_lowest, panel.lowest[i][half][group]));
@@ -179,7 +179,7 @@ static void multiply_split(ShapedTiles& t, const sw_weight& w, const BytePanel& 
     F16 own = splat(((const CodeBlock*)(x + m * x_stride))->scale);
     for (int group = 0; group < 2; ++group) {
       F16& total = s.total[m][group];
-      if (supers) total = fma(to_float(s.exact[m][group]), panel.super[group], zero());
+      if (supers) total = fma(to_float(s.whole[m][group]), panel.super[group], zero());
       if (supers && w.minimums) total = fma(to_float(s.least[m][group]), panel.super_minimum[group], total);
       float* to = sums + m * 64 + group * 16;
       store(to, fma(total, own, load(to)));
@@ -201,7 +201,7 @@ static void linear_split(const Product& p, int row_begin, int row_end, int block
       int rows = end - row, tile_rows = even_tiles(rows, TILE_HEIGHT);
       for (int b = 0; b < together; ++b) {
         widening[b].at = (const char*)p.w.at + (block + b) * sw_block_bytes(p.w);
-        for (int i = 0; i < rows; ++i) store(sums[b] + i * 64, zero()), store(sums[b] + i * 64 + 16, zero());
+        clear_rows(sums[b], rows);
       }
       const char* x = (const char*)p.x + (size_t)row * p.x_stride;
       for (int first = 0; first < blocks; first += BLOCKS_OF_X, x += sizeof(CodeBlock)) {

@@ -32,7 +32,7 @@ static void linear_codes(const Product& p, int row_begin, int row_end, int block
     const char* from = nullptr; /* of what stands in `unfolded` */
     for (int row = row_begin, end; row < row_end; row = end) {
       end = row_end - row < TILES_TOGETHER * tile_rows ? row_end : row + TILES_TOGETHER * tile_rows;
-      for (int i = 0; i < end - row; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
+      clear_rows(sums, end - row);
       const char *at = (const char*)p.w.at + block * block_bytes, *next = nullptr;
       for (int first = 0; first < blocks; first += panel_blocks, at = next) {
         int count = blocks - first < panel_blocks ? blocks - first : panel_blocks;
@@ -269,7 +269,7 @@ static void linear_panels(const Product& p, int row_begin, int row_end, int bloc
   for (int block = block_begin; block < block_end; ++block)
     for (int row = row_begin, end; row < row_end; row = end) {
       end = row_end - row < TOGETHER * tile_rows ? row_end : row + TOGETHER * tile_rows;
-      for (int i = 0; i < end - row; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
+      clear_rows(sums, end - row);
       Unfolding unfolding(p.w, (const char*)p.w.at + block * sw_block_bytes(p.w));
       const char* x = (const char*)p.x + row * p.x_stride;
       for (int k = 0; k < p.w.k; k += SW_CODE_COLUMNS, x += sizeof(CodeBlock)) {
@@ -286,6 +286,11 @@ static void linear_panels(const Product& p, int row_begin, int row_end, int bloc
     }
 }
 
+static inline int unfold_from(const sw_weight& w) {
+  if (upper_bits(w.dtype) > 0 || sw_has_halves(w)) return UNFOLD_JOINED;
+  return is_table(w.dtype) || sw_has_supers(w.scale_dtype) ? UNFOLD_SCALED : UNFOLD_PLAIN;
+}
+
 static void linear_codes(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
   int rows = row_end - row_begin, tile_rows = even_tiles(rows, CODE_ROWS);
   if (rows >= unfold_from(p.w)) return linear_panels(p, row_begin, row_end, block_begin, block_end);
@@ -296,7 +301,7 @@ static void linear_codes(const Product& p, int row_begin, int row_end, int block
                     p.w.scale_dtype, zero_of(p.w), SW_PREFETCH};
     for (int row = row_begin; row < row_end; row += tile_rows) {
       int count = row_end - row < tile_rows ? row_end - row : tile_rows;
-      for (int i = 0; i < count; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
+      clear_rows(sums, count);
       /* The last tile, whose own block is in the cache, fetches the next one: memory would wait for it, else. */
       if (row > row_begin) w.ahead = row + tile_rows >= row_end && block + 1 < block_end ? block_bytes : 0;
       multiply_codes(p.w, p.w.dtype, w, (const char*)p.x + row * p.x_stride, p.x_stride, count, sums);

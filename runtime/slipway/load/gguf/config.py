@@ -66,7 +66,7 @@ def model_config(header: Header) -> Config:
 
 
 def _check_sizes(header: Header) -> None:
-    """Raises LoadError where sizes are not those of the tensors, or nothing could be computed by a number."""
+    """Raises LoadError where sizes differ from the tensors', or a number makes every result invalid."""
     blocks = {int(name.split(".")[1]) for name in header.tensors if re.match(r"blk\.\d+\.", name)}
     sizes = {
         "embedding_length": _size_of(header, "token_embd.weight", -1),
