@@ -15,6 +15,7 @@ from quantize import quantize, recipe
 
 from adapter_runs import BOUNDS, GREEDY, adapter, assert_alike, merged, outputs, ref
 from factory import make_model
+from gguf_convert import to_gguf
 from local_engine import LocalEngine, Output
 from model.stepping import Stepper, plan, prompt
 from slipway.engine.messages import AdapterRef, LoadAdapter, UnloadAdapter
@@ -90,6 +91,33 @@ def test_who_asks_for_none_gets_the_bits_of_a_server_without_adapters(served: Se
         without = engine.worker._model  # type: ignore[attr-defined]
     assert [one.logprobs for one in found] == [one.logprobs for one in expected]
     assert [name for name, _ in program.measure()] == [name for name, _ in without.measure()]
+
+
+@pytest.mark.parametrize(("packed", "plain"), [("gate", "up"), ("up", "gate")])
+def test_an_adapter_adds_to_one_of_gate_and_up_where_they_are_two_products(
+    tmp_path: Path, packed: str, plain: str
+) -> None:
+    base = make_model("llama", tmp_path / "model", head_dim=16)
+    added = adapter(base, tmp_path / "adapter", modules=(f"{plain}_proj",))
+    whole = merged(base, added, tmp_path / "merged")
+    forms = {f"ffn_{packed}": "Q8_0"}
+    files = [to_gguf(folder, folder.with_suffix(".gguf"), "F16", others=forms) for folder in (base, whole)]
+    asked = [(tokens, added) for tokens in PROMPTS]
+    bounds = BOUNDS | {"dtype": "bfloat16"}
+    with LocalEngine(files[0], **bounds, max_loras=1) as engine:
+        found = outputs(engine, asked)
+        unadapted = outputs(engine, [(tokens, None) for tokens, _ in asked])
+    with LocalEngine(files[1], **bounds) as engine:
+        expected = outputs(engine, [(tokens, None) for tokens, _ in asked])
+
+    def first(output: Output) -> dict[int, float]:
+        return dict(output.logprobs[0].top)
+
+    for one, wanted, other in zip(found, expected, unadapted, strict=True):
+        common = first(one).keys() & first(wanted)
+        assert len(common) >= 2
+        assert max(abs(first(one)[token] - first(wanted)[token]) for token in common) < 0.03
+        assert max(abs(first(one).get(token, -inf) - first(other)[token]) for token in first(other)) > 0.05
 
 
 def test_prefix_blocks_are_shared_within_an_adapter_alone(

@@ -129,6 +129,16 @@ def test_a_gated_product_activates_the_gate(rows: int, activation: str, dtype: s
     tolerance = 1e-5 if dtype == "fp32" else 1e-2
     assert (result - expected).abs().max() <= tolerance * expected.abs().max()
 
+    def build_apart(program: Program, _: Buffer, normed: Buffer) -> Buffer:
+        both, hidden, out = program.buffer(90), program.buffer(45, "act"), program.buffer(30)
+        program.linear(normed, packed(gate, dtype), both)
+        program.linear(normed, packed(up, dtype), both, column=45)
+        program.gate(both, hidden, activation)
+        program.linear(hidden, packed(down, dtype), out)
+        return out
+
+    assert torch.equal(computed(table(dtype), rows, dtype, build_apart), result)
+
 
 EXPERTS = pytest.mark.parametrize(
     ("experts", "top_k", "normalize"), [(4, 1, True), (9, 3, False), (40, 8, True)]

@@ -39,6 +39,10 @@ def fp32() -> CpuScheme:
     return CpuScheme(FP32)
 
 
+def narrow() -> CpuScheme:
+    return CpuScheme(BF16)
+
+
 def change(folder: Path, edit: Callable[[Tensors], object]) -> Path:
     """Save the folder's weights again after `edit`."""
     tensors = load(folder / "model.safetensors")
@@ -138,7 +142,7 @@ def test_an_untied_head_must_be_there(tmp_path: Path) -> None:
 
 def test_gate_and_up_alternate_by_sixteen_rows_and_are_padded_with_zeros() -> None:
     gate, up = np.random.default_rng(0).standard_normal((2, 40, 8), np.float32)
-    fused = gated(8, {"gate": 40, "up": 40}, fp32)
+    fused = gated(8, {"gate": 40, "up": 40}, {"gate": fp32, "up": fp32})
     fused.load("gate", gate)
     fused.load("up", up)
     assert fused.n == 96
@@ -148,19 +152,18 @@ def test_gate_and_up_alternate_by_sixteen_rows_and_are_padded_with_zeros() -> No
     assert np.array_equal(rows, padded.reshape(2, 3, GATE_ROWS, 8).swapaxes(0, 1))
 
 
+def test_gate_and_up_of_two_schemes_are_two_products() -> None:
+    fused = gated(8, {"gate": 40, "up": 40}, {"gate": fp32, "up": narrow})
+    assert [(part.column, part.end) for part in fused.parts] == [(0, 40), (40, 80)]
+
+
 def test_segments_of_one_scheme_are_one_product_and_others_their_own() -> None:
     drawn = np.random.default_rng(0)
     other = [drawn.standard_normal((rows, 8), np.float32) for rows in (5, 7, 3)]
-    one = stacked(8, {"q": 5, "k": 7, "v": 3}, fp32, bias=True)
+    sizes = {"q": 5, "k": 7, "v": 3}
+    one = stacked(8, sizes, dict.fromkeys(sizes, fp32), bias=True)
     assert [part.column for part in one.parts] == [0]
-    from slipway.schemes.fused import FusedLinear, Segment
-
-    def narrow() -> CpuScheme:
-        return CpuScheme(BF16)
-
-    rows = np.split(np.arange(15, dtype=np.int32), [5, 12])
-    segments = [Segment("q", rows[0], fp32), Segment("k", rows[1], narrow), Segment("v", rows[2], narrow)]
-    two = FusedLinear(8, segments, bias=True)
+    two = stacked(8, sizes, {"q": fp32, "k": narrow, "v": narrow}, bias=True)
     assert [part.column for part in two.parts] == [0, 5]
     x, bias = drawn.standard_normal((4, 8), np.float32), drawn.standard_normal(15, np.float32)
     for fused in (one, two):

@@ -60,7 +60,7 @@ MIXED = {
     "blk.2.ffn": "Q4_0",
     "ffn_gate_inp": "F32",
 }
-"""Q, K and V are three products; gate and up of the first layer have no common form."""
+"""Q, K and V are three products, gate and up of the first layer two."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_each_matrix_is_held_in_the_form_that_the_file_has(packed_models: Any) -
     assert isinstance(first.mlp, MlpWeights)
     assert isinstance(second.mlp, MlpWeights)
     assert isinstance(third.mlp, MlpWeights)
-    assert first.mlp.gate_up.whole.dtype == "bf16"  # Q4_1 beside Q5_1
+    assert [part.packed.dtype for part in first.mlp.gate_up.parts] == ["int4", "int5"]  # Q4_1 above Q5_1
     assert second.mlp.gate_up.whole.dtype == "int4"
     assert second.mlp.down.whole.dtype == "int5"  # Q5_0
     assert weights.embedding.whole.dtype == "int8"

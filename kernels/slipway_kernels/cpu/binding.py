@@ -189,6 +189,7 @@ SIGNATURES = {
     "sw_add_rope_and_store": "-piiiiiiipippfi",
     "sw_add_attention": "-piiiiiiififi",
     "sw_add_moe": "-pipppiiiiiii",
+    "sw_add_gate": "-piii",
     "sw_add_add_gated": "-piii",
     "sw_add_head": "-pippfipfp",
     "sw_add_hidden": "-pipfi",

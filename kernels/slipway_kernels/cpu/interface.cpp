@@ -301,6 +301,13 @@ void sw_add_moe(Program* p, int x, const sw_weight* router, const sw_weight* gat
   o->allocate(*p);
 }
 
+void sw_add_gate(Program* p, int x, int activation, int out) {
+  auto* o = add<Gate>(p);
+  o->x = x;
+  o->activation = activation;
+  o->out = written(p, out);
+}
+
 void sw_add_add_gated(Program* p, int y, int gate, int out) {
   auto* o = add<AddGated>(p);
   o->y = y;

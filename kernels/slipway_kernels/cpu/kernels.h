@@ -128,8 +128,8 @@ struct LowRows {
 struct Kernels {
   const char* name;
   void (*linear)(const Product&, int row_begin, int row_end, int block_begin, int block_end);
-  /* out[i] = activation(gate) · up of a row where these alternate in runs of sixteen. */
-  void (*gate_row)(const float* both, int activation, void* out, int width, int out_dtype);
+  /* out[width] = activation(gate) · up of a row, from sixteen numbers to the next `step` floats on. */
+  void (*gate_row)(const float* gate, const float* up, int step, int activation, void* out, int width, int out_dtype);
   void (*activate_row)(const float* x, const float* bias, int activation, void* out, int width, int accumulate,
                        int out_dtype);
   void (*rms_norm)(const float* x, const float* weight, void* out, int width, float eps, int add_one,

@@ -303,6 +303,16 @@ bool Attend::run(Worker& worker) const {
   return true;
 }
 
+bool Gate::run(Worker& worker) const {
+  const Program& p = worker.program;
+  const Buffer& to = p.buffers[out];
+  for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1)) {
+    const float* gate = fp32_row(p, x, row);
+    sw_kernels().gate_row(gate, gate + to.width, 16, activation, row_of(to, to.shared->at, row), to.width, to.dtype);
+  }
+  return true;
+}
+
 bool AddGated::run(Worker& worker) const {
   const Program& p = worker.program;
   for (int row = worker.claim(1); row < p.num_rows; row = worker.claim(1))

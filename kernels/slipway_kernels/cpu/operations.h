@@ -193,6 +193,12 @@ struct MixtureOfExperts : Adapted {
   std::unique_ptr<std::vector<int32_t>> row_of_pair = std::make_unique<std::vector<int32_t>>();
 };
 
+/* out = activation(gate) · up, from rows that have the one behind the other. */
+struct Gate : Operation {
+  int x, out, activation;
+  bool run(Worker&) const override;
+};
+
 struct AddGated : Operation {
   int y, gate, out;
   bool run(Worker&) const override;

@@ -194,6 +194,12 @@ class Program(Stepper):
             raise ValueError(f"linear_gated: {weight.n} rows of gate and up do not give {out.width} columns.")
         self._linear(x, weight, out, bias, gate=ACTIVATIONS[activation])
 
+    def gate(self, x: Buffer, out: Buffer, activation: str) -> None:
+        """out = activation(gate) · up; a row of x is the gate's numbers, then up's.   x fp32, out act"""
+        self._expect("gate", x, "fp32", 2 * out.width)
+        self._expect("gate", out, "act")
+        self._add("gate", x.index, ACTIVATIONS[activation], self._written(out))
+
     def rope_and_store(
         self,
         qkv: Buffer,

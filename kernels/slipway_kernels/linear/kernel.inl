@@ -153,16 +153,17 @@ static inline void finish_gated(const Product& p, F16 gate, F16 up, Out* out, in
 }
 
 template <class Out>
-static void gate_typed(const float* both, int activation, Out* out, int width) {
-  for (int i = 0; i < width; i += 16)
-    put(out + i, activate(load(both + 2 * i), activation) * load(both + 2 * i + 16), width - i);
+static void gate_typed(const float* gate, const float* up, int step, int activation, Out* out, int width) {
+  for (int i = 0; i < width; i += 16, gate += step, up += step)
+    put(out + i, activate(pick(gate, width - i), activation) * pick(up, width - i), width - i);
 }
 
-static void gate_row(const float* both, int activation, void* out, int width, int out_dtype) {
+static void gate_row(const float* gate, const float* up, int step, int activation, void* out, int width,
+                     int out_dtype) {
   if (out_dtype == SW_BF16)
-    gate_typed(both, activation, (bf16*)out, width);
+    gate_typed(gate, up, step, activation, (bf16*)out, width);
   else
-    gate_typed(both, activation, (float*)out, width);
+    gate_typed(gate, up, step, activation, (float*)out, width);
 }
 
 template <class Out>

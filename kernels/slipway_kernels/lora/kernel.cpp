@@ -115,7 +115,8 @@ bool Linear::run_adapted(Worker& worker) const {
   Additions::Finish gate = [&](int row, int first, int last) {
     int begin = first / 2, end = std::min(last / 2, to.width);
     char* rows = static_cast<char*>(to.shared->at);
-    sw_kernels().gate_row(sums + row * stride + first, activation,
+    const float* both = sums + row * stride + first;
+    sw_kernels().gate_row(both, both + 16, 32, activation,
                           rows + (size_t(row) * to.stride + begin) * element_bytes(to.dtype), end - begin, to.dtype);
   };
   added[0].expand(worker, p.by_adapter, sums, stride, n, activation ? gate : nullptr);

@@ -137,7 +137,8 @@ void MixtureOfExperts::gate_up_adapted(Worker& worker) const {
   Additions::Finish gate = [&](int place, int first, int last) {
     int begin = first / 2, end = std::min(last / 2, width());
     char* to = static_cast<char*>(hidden->at) + (size_t(place) * expert_stride() + begin) * p.element_bytes();
-    sw_kernels().gate_row(sums + size_t(place) * both() + first, activation, to, end - begin, p.dtype);
+    const float* from = sums + size_t(place) * both() + first;
+    sw_kernels().gate_row(from, from + 16, 32, activation, to, end - begin, p.dtype);
   };
   additions.expand(worker, *pairs, sums, both(), both(), gate);
 }

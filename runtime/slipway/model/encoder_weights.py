@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import cast
 
@@ -145,15 +144,10 @@ def _matrices(
 
     def add(layer: int, k: int, sizes: Mapping[str, int], bias: bool) -> None:
         choice = schemes.in_layer(layer)
-        own = {role: forms.get((layer, role, -1)) for role in sizes}
-        if "gate" in sizes and choice.gates_alternate:  # which holds both or neither as they are stored
-            form = own["gate"] if own["gate"] == own["up"] else None
-            fuse = partial(gated, scheme=choice.of(form))
-        else:
-            rows = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
-            made = {role: choice.of(form, row=rows[role]) for role, form in own.items()}
-            fuse = partial(stacked, scheme=made)
-        linear = fuse(k, sizes, bias=bias)
+        rows = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+        made = {role: choice.of(forms.get((layer, role, -1)), row=rows[role]) for role in sizes}
+        fuse = gated if "gate" in sizes and choice.gates_alternate else stacked
+        linear = fuse(k, sizes, made, bias=bias)
         found.update({(layer, role): linear for role in sizes})
 
     hidden = spec.hidden

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import cast
 
 import numpy as np
@@ -24,6 +23,7 @@ from slipway.model.spec import DecoderSpec, Mlp, Moe
 from slipway.model.stage import Stage
 from slipway.schemes.choice import SchemeChoice
 from slipway.schemes.fused import FusedLinear, gated, stacked
+from slipway.schemes.scheme import NewScheme
 
 _SHOWN = 5
 """Names that an error lists; the rest is counted."""
@@ -166,12 +166,14 @@ class Builder:
         choice = self.schemes.in_layer(layer)
         if not choice.gates_alternate and expert < 0:
             return self._stacked(layer, gate, up)
-        # One matrix, which holds both or neither as they are stored.
-        forms = {self.forms.get((layer, role, expert)) for role in (gate, up)}
-        form = forms.pop() if len(forms) == 1 else None
-        scheme = choice.of(form, row=self._shapes[layer, gate, expert][0], expert=expert >= 0)
-        fuse = gated if choice.gates_alternate else stacked
-        return self._fused(layer, (gate, up), expert, partial(fuse, scheme=scheme))
+        forms = {role: self.forms.get((layer, role, expert)) for role in (gate, up)}
+        if expert < 0:
+            schemes = {role: choice.of(form) for role, form in forms.items()}
+        else:  # whose matrices are one
+            form = forms[gate] if forms[gate] == forms[up] else None
+            scheme = choice.of(form, row=self._shapes[layer, gate, expert][0], expert=True)
+            schemes = dict.fromkeys(forms, scheme)
+        return self._fused(layer, expert, gated if choice.gates_alternate else stacked, schemes)
 
     def _stacked(self, layer: int, *roles: str, expert: int = -1) -> FusedLinear:
         choice = self.schemes.in_layer(layer)
@@ -180,15 +182,15 @@ class Builder:
             place = layer, role, expert
             schemes[role] = choice.of(self.forms.get(place), row=row, expert=expert >= 0)
             row += self._shapes[place][0]
-        return self._fused(layer, roles, expert, partial(stacked, scheme=schemes))
+        return self._fused(layer, expert, stacked, schemes)
 
     def _fused(
-        self, layer: int, roles: Sequence[str], expert: int, fuse: Callable[..., FusedLinear]
+        self, layer: int, expert: int, fuse: Callable[..., FusedLinear], schemes: Mapping[str, NewScheme]
     ) -> FusedLinear:
-        places = {role: (layer, role, expert) for role in roles}
+        places = {role: (layer, role, expert) for role in schemes}
         sizes = {role: self._shapes[place][0] for role, place in places.items()}
-        first = places[roles[0]]
-        linear = fuse(self._shapes[first][1], sizes, bias=first in self._biased)
+        first = next(iter(places.values()))
+        linear = fuse(self._shapes[first][1], sizes, schemes, bias=first in self._biased)
         self.owners.update(dict.fromkeys(places.values(), linear))
         return linear
 

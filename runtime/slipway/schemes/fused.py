@@ -99,23 +99,27 @@ class FusedLinear:
 
 
 def stacked(
-    k: int, sizes: Mapping[str, int], scheme: NewScheme | Mapping[str, NewScheme], *, bias: bool = False
+    k: int, sizes: Mapping[str, int], schemes: Mapping[str, NewScheme], *, bias: bool = False
 ) -> FusedLinear:
-    """Segments of these numbers of rows, one after another, of one scheme or each of its own."""
+    """Segments of these numbers of rows, one after another, each of its own scheme."""
     segments, start = [], 0
     for name, size in sizes.items():
-        own = scheme[name] if isinstance(scheme, Mapping) else scheme
-        segments.append(Segment(name, np.arange(start, start + size, dtype=np.int32), own))
+        segments.append(Segment(name, np.arange(start, start + size, dtype=np.int32), schemes[name]))
         start += size
     return FusedLinear(k, segments, bias=bias)
 
 
-def gated(k: int, sizes: Mapping[str, int], scheme: NewScheme, *, bias: bool = False) -> FusedLinear:
+def gated(
+    k: int, sizes: Mapping[str, int], schemes: Mapping[str, NewScheme], *, bias: bool = False
+) -> FusedLinear:
     """Gate and up, of one size, alternating in runs of 16 rows; each is padded with zeros to whole runs.
 
-    They are one matrix, so they have one scheme.
+    Of two schemes they are two matrices, one above the other.
     """
     (gate, up), intermediate = sizes, max(sizes.values())
+    scheme = schemes[gate]
+    if schemes[up] is not scheme:
+        return stacked(k, sizes, schemes, bias=bias)
     row = np.arange(intermediate, dtype=np.int32)
     place = row // GATE_ROWS * (2 * GATE_ROWS) + row % GATE_ROWS
     segments = [Segment(gate, place, scheme), Segment(up, place + GATE_ROWS, scheme)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from slipway.model.stage import Stage
 from slipway.model.weights import LayerWeights, MlpWeights, ModelWeights, MoeWeights, Vector
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.adapters import AdapterPlaces
-from slipway.worker.lowering import Buffers
+from slipway.worker.lowering import Buffers, lower_gated
 from slipway_kernels.cpu import Buffer, Program
 
 
@@ -208,15 +209,9 @@ class _Lowering:
         """activation(gate(x)) · up(x) of the normed rows."""
         mlp, gate_up = weights.spec, weights.gate_up
         inner = self._buffers.of("inner", mlp.intermediate, "act")
-        self.program.linear_gated(
-            self._normed,
-            gate_up.whole,
-            inner,
-            mlp.activation,
-            gate_up.bias,
-        )
-        if self._adapters is not None:
-            self._adapters.add(self._normed, gate_up, 0, gate_up.n, self.layer)
+        sums = partial(self._buffers.of, "sums")
+        adapt = partial(self._adapt, self._normed, gate_up)
+        lower_gated(self.program, self._normed, gate_up, inner, mlp.activation, sums, adapt)
         return inner
 
     def _join(self, x: Buffer, weight: FusedLinear, post_norm: Vector | None) -> None:
@@ -251,5 +246,9 @@ class _Lowering:
                 accumulate=accumulate,
                 column=part.column,
             )
-            if self._adapters is not None:
-                self._adapters.add(x, weight, part.column, part.end, self.layer)
+            self._adapt(x, weight, part.column, part.end)
+
+    def _adapt(self, x: Buffer, weight: FusedLinear, column: int, end: int) -> None:
+        """Let adapters add to the product that was added last."""
+        if self._adapters is not None:
+            self._adapters.add(x, weight, column, end, self.layer)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from slipway.model.encoder_spec import EncoderLayer, EncoderSpec
 from slipway.model.encoder_weights import EncoderLayerWeights, EncoderWeights
 from slipway.schemes.fused import FusedLinear
-from slipway.worker.lowering import Buffers
+from slipway.worker.lowering import Buffers, lower_gated
 from slipway_kernels.cpu import Buffer, EncoderProgram
 
 
@@ -76,8 +78,13 @@ class _Lowering:
         inner = self._buffers.of("inner", mlp.intermediate, "act")
         if self.spec.pre_norm:
             self.norm(f"{number}.mlp_norm")
-        multiply = self.program.linear_gated if mlp.gated else self.program.linear_activated
-        multiply(self._normed, weights.inner.whole, inner, mlp.activation, weights.inner.bias)
+        if mlp.gated:
+            sums = partial(self._buffers.of, "sums")
+            lower_gated(self.program, self._normed, weights.inner, inner, mlp.activation, sums)
+        else:
+            self.program.linear_activated(
+                self._normed, weights.inner.whole, inner, mlp.activation, weights.inner.bias
+            )
         self._linear(inner, weights.down, self.residual, accumulate=True)
         if not self.spec.pre_norm:
             self.norm(f"{number}.mlp_norm", keep=True)

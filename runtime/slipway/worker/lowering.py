@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from slipway.load.arrays import Floats
 from slipway.model.rope import cos_sin
 from slipway.model.spec import Attention, Rope
+from slipway.schemes.fused import FusedLinear
 from slipway_kernels.cpu import Buffer, Program
 
 
@@ -30,3 +31,28 @@ class Buffers:
         if (use, width) not in self._made:
             self._made[use, width] = self._program.buffer(width, dtype)
         return self._made[use, width]
+
+
+def lower_gated(
+    program: Program,
+    x: Buffer,
+    weights: FusedLinear,
+    out: Buffer,
+    activation: str,
+    sums: Callable[[int], Buffer],
+    adapt: Callable[[int, int], None] = lambda column, end: None,
+) -> None:
+    """out = activation(gate(x)) · up(x).   x act, out act
+
+    sums   makes a buffer in fp32 of a width, for gate and up that are two products
+    adapt  is called after each product, with the first column and the end of its outputs
+    """
+    if len(weights.parts) == 1:
+        program.linear_gated(x, weights.whole, out, activation, weights.bias)
+        adapt(0, weights.n)
+        return
+    both = sums(weights.n)
+    for part, bias in weights.products():
+        program.linear(x, part.packed, both, bias, column=part.column)
+        adapt(part.column, part.end)
+    program.gate(both, out, activation)

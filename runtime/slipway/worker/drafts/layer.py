@@ -11,6 +11,7 @@ from slipway.model.spec import Attention, DecoderSpec, Mlp
 from slipway.schemes.choice import Schemes
 from slipway.schemes.fused import FusedLinear
 from slipway.worker.drafts.tensors import Tensors
+from slipway.worker.lowering import lower_gated
 from slipway.worker.route import Model
 from slipway_kernels.cpu import Buffer, LinkedProgram, Weight
 
@@ -99,7 +100,7 @@ class DraftLayer:
         program.attention(queries, attended, place, *shape, attention.scale, attention.window, first=first)
         _join(program, self.out, attended, x)
         program.rms_norm(x, self.mlp_norm, normed, self.eps)
-        program.linear_gated(normed, self.gate_up.whole, inner, self.mlp.activation, self.gate_up.bias)
+        lower_gated(program, normed, self.gate_up, inner, self.mlp.activation, program.buffer)
         _join(program, self.down, inner, x)
 
 

@@ -65,11 +65,10 @@ class Tensors:
         return self._loaded(linear, schemes)
 
     def gated(self, gate: str, up: str, schemes: SchemeChoice) -> FusedLinear:
-        """Two matrices that alternate: both are held as they are stored, or neither."""
-        forms = {self._form(name) for name in (gate, up)}
-        scheme = schemes.of(forms.pop() if len(forms) == 1 else None)
+        """Two matrices that alternate, each held as it is stored."""
+        held = {name: schemes.of(self._form(name)) for name in (gate, up)}
         sizes = dict.fromkeys((gate, up), self._shape(gate)[0])
-        linear = gated(self._shape(gate)[1], sizes, scheme, bias=f"{gate}.bias" in self)
+        linear = gated(self._shape(gate)[1], sizes, held, bias=f"{gate}.bias" in self)
         return self._loaded(linear, schemes)
 
     def pieces(self, names: Sequence[str], schemes: SchemeChoice, count: int) -> list[FusedLinear]:
