@@ -42,7 +42,7 @@ SAMPLING = [
     ({"min_tokens": 3}, "min_tokens", "max_tokens"),
     ({"stop": ""}, "stop[0]", "character"),
     ({"stop": ["a", ""]}, "stop[1]", "character"),
-    ({"stop": 5}, "stop", "list"),
+    ({"stop": 5}, "stop", "a text or a list"),
     ({"stop": ["x"] * 65}, "stop", "64"),
     ({"stop_token_ids": [-1]}, "stop_token_ids[0]", "-1"),
     ({"stop_token_ids": [512]}, "stop_token_ids", "512, which is out of vocabulary"),

@@ -83,24 +83,6 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 ModelName = Annotated[str, StringConstraints(max_length=4096)]
 """A path where the server has no shorter name; empty for the one that is served."""
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-Stops = Annotated[
-    list[StopString],
-    Field(max_length=64, fail_fast=True),
-    # A single string is a list of one, so that an error names the very member at fault.
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1, "maxLength": 1024},
-                {
-                    "type": "array",
-                    "maxItems": 64,
-                    "items": {"type": "string", "minLength": 1, "maxLength": 1024},
-                },
-            ]
-        }
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +146,25 @@ class OrText:
         if isinstance(value, list):
             return value
         raise PydanticCustomError("list_or_text", "a text or a list")
+
+
+Stops = Annotated[
+    list[StopString],
+    Field(max_length=64, fail_fast=True),
+    OrText(str),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1, "maxLength": 1024},
+                {
+                    "type": "array",
+                    "maxItems": 64,
+                    "items": {"type": "string", "minLength": 1, "maxLength": 1024},
+                },
+            ]
+        }
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
