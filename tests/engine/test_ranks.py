@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from e2e.ground.patience import scaled
 
 from factory import model_folders
 from local_engine import LocalEngine, Output
@@ -132,6 +134,25 @@ def test_a_stopped_rank_is_found_by_its_silence_and_ended(
             engine.finish()
         assert caught.value.exit_code is ENGINE_DIED
     assert not Path(f"/proc/{rank}").exists()
+
+
+def test_nobody_is_told_of_a_lost_rank_once_the_team_is_closed(tiny_models: TinyModels) -> None:
+    with LocalEngine(tiny_models("llama"), threads=1, tensor_parallel_size=2) as engine:
+        team, told = engine.worker.team, threading.Event()  # type: ignore[attr-defined]
+        closes = threading.Thread(target=team.close)
+
+        def tell() -> None:
+            if told.is_set():  # by the thread that reads, and by the one that hears its beats
+                return
+            closes.start()
+            closes.join(0.2)
+            assert closes.is_alive()
+            told.set()
+
+        team.watch(tell)
+        os.kill(ranks_of(engine)[0], signal.SIGKILL)
+        assert told.wait(scaled(10))
+        closes.join()
 
 
 def wait(engine: LocalEngine) -> None:

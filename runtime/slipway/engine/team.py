@@ -284,8 +284,9 @@ class Team:
         self._found.set()
         self.interrupt()
         self._give_up()
-        for tell in self._told:
-            tell()
+        with self._lost:  # what is told of it may be gone once `close` returns
+            for tell in self._told:
+                tell()
 
     def _give_up(self) -> None:
         """Nobody waits for answers any more."""
