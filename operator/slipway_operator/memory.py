@@ -79,7 +79,9 @@ def parsed(answer: object) -> Memory | None:
 def told_before(resource: Object, replica_set: Object | None) -> Mapping[str, Any] | None:
     """`.status.memory`, where it is of a pod of this ReplicaSet."""
     told: Mapping[str, Any] | None = (resource.get("status") or {}).get("memory")
-    return told if told is not None and _is_of(replica_set, told["pod"]) else None
+    if told is None or replica_set is None:
+        return None
+    return told if told.get("replicaSet") == name(replica_set) else None
 
 
 def is_whole(told: Mapping[str, Any] | None) -> bool:
@@ -93,22 +95,19 @@ def told(
     """`.status.memory`; None where no pod of the ReplicaSet has said anything.
 
     before  what it was of this ReplicaSet
-    heard   by the names of pods, also of others
+    heard   by the names of its pods, and of no other's
     """
-    speaks = [pod for pod in sorted(heard) if _is_of(replica_set, pod)]
-    if is_whole(before) or not speaks:
+    if is_whole(before) or not heard or replica_set is None:
         return before
-    pod = before["pod"] if before is not None and before["pod"] in speaks else speaks[0]
-    return _told(pod, heard[pod])
+    pod = before["pod"] if before is not None and before["pod"] in heard else min(heard)
+    return _told(replica_set, pod, heard[pod])
 
 
-def _is_of(replica_set: Object | None, pod: str) -> bool:
-    return replica_set is not None and pod.startswith(f"{name(replica_set)}-")
-
-
-def _told(pod: str, memory: Memory) -> dict[str, Any]:
+def _told(replica_set: Object, pod: str, memory: Memory) -> dict[str, Any]:
     told: dict[str, Any] = {
         "pod": pod,
+        # A pod's name does not say whose it is: Kubernetes cuts what it makes of a long one.
+        "replicaSet": name(replica_set),
         "capacity": _quantity(memory.capacity),
         "estimated": _quantity(memory.estimated),
         "estimatedAtRest": _quantity(memory.at_rest),

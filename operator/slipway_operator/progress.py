@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import aiohttp
@@ -128,6 +128,12 @@ class Loading:
             look.miss()  # it does so some seconds later, or its kernel does not say
         else:
             look.over = True
+
+
+def memories(pods: Sequence[Object], said: Mapping[str, Said]) -> dict[str, Memory]:
+    """What these pods say of memory, by their names."""
+    answers = {name(pod): said[name(pod)] for pod in pods if name(pod) in said}
+    return {pod: answer.memory for pod, answer in answers.items() if answer.memory is not None}
 
 
 async def asked(address: str) -> Said:

@@ -22,7 +22,7 @@ from slipway_operator.explain import current_pods
 from slipway_operator.explain import refusal as refusal_by_admission
 from slipway_operator.informer import MANAGER, Children, Key, Store, place_of, slim
 from slipway_operator.profiles import Profiles
-from slipway_operator.progress import Loading
+from slipway_operator.progress import Loading, memories
 from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
 from slipway_operator.shapes import (
@@ -269,7 +269,8 @@ class Reconciler:
         now = datetime.datetime.now(datetime.UTC)
         events, next_event = await self.pod_events.of(pods, now)
         replica_set = current_replica_set(replica_sets, deployment)
-        serving = list(filter(is_ready, current_pods(pods, replica_set)))
+        mine = current_pods(pods, replica_set)
+        serving = list(filter(is_ready, mine))
         known = memory.told_before(current, replica_set)
         unmeasured = serving[0] if serving and not memory.is_whole(known) else None
         said, next_answer = self.loading.of(pods, now, unmeasured)
@@ -288,9 +289,7 @@ class Reconciler:
             arguments=wanted.arguments,
             nodes=await self.nodes.all() if any(is_false(pod, "PodScheduled") for pod in pods) else (),
             progress={pod: one.progress for pod, one in said.items() if one.progress},
-            memory=memory.told(
-                known, replica_set, {pod: one.memory for pod, one in said.items() if one.memory}
-            ),
+            memory=memory.told(known, replica_set, memories(mine, said)),
             now=now,
         )
         after = status(observed, wanted.spec)

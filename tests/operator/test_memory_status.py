@@ -10,7 +10,9 @@ from as_printed import NOW, Object, crash_loop, deployment, pod, ready_pod, repl
 from slipway.fit.short import Part
 from slipway.service import from_mapping
 from slipway_operator import memory, reasons
+from slipway_operator.explain import current_pods
 from slipway_operator.memory import SHORT, Memory, told, told_before
+from slipway_operator.progress import Said, memories
 from slipway_operator.status import Observed, status
 
 GIB = 1 << 30
@@ -21,6 +23,7 @@ MEASURED = Memory(4 * GIB, 2 * GIB, GIB, GIB + (3 << 20), 4096, 8192, "")
 TOO_LARGE = Memory(4 * GIB, 9 * GIB, 8 * GIB, 0, 0, 0, "weights")
 AS_TOLD = {
     "pod": POD,
+    "replicaSet": "demo-5d4f2",
     "capacity": "4096Mi",
     "estimated": "2048Mi",
     "estimatedAtRest": "1024Mi",
@@ -116,12 +119,37 @@ def test_what_was_measured_is_asked_for_once():
 
 
 def test_one_pod_speaks_for_all_and_one_of_an_older_template_for_none():
-    heard = {"demo-5d4f2-zzzzz": TOO_LARGE, POD: MEASURED, "demo-5d4f1-aaaaa": TOO_LARGE}
+    mine, other, older = pod(POD), pod("demo-5d4f2-zzzzz"), pod("demo-5d4f1-aaaaa", revision=1)
+    said = {POD: Said(None, MEASURED), "demo-5d4f2-zzzzz": Said(None, TOO_LARGE)}
+    said["demo-5d4f1-aaaaa"] = Said(None, TOO_LARGE)
+    heard = memories(current_pods([mine, other, older], CURRENT), said)
     assert told(AS_TOLD, CURRENT, heard) == {**AS_TOLD, "measured": "1027Mi"}
-    assert told(None, CURRENT, {"demo-5d4f1-aaaaa": TOO_LARGE}) is None
+    assert told(None, CURRENT, memories(current_pods([older], CURRENT), said)) is None
     first = told(None, CURRENT, heard)
     assert first is not None
     assert first["pod"] == POD
+
+
+@pytest.mark.parametrize("length", [45, 46, 47, 48, 50])
+def test_a_pod_speaks_for_its_owner_however_long_the_name_is(length):
+    """Kubernetes makes a pod's name of the first 58 characters of its ReplicaSet's and five of its own."""
+    service = "a" * length
+    sets = [replica_set(revision) for revision in (1, 2)]
+    pods = [pod(revision=1), pod(revision=2)]
+    for revision, (whose, one) in enumerate(zip(sets, pods, strict=True)):
+        whose["metadata"]["name"] = f"{service}-7b9c9d5f6{'df'[revision]}"
+        one["metadata"]["name"] = f"{whose['metadata']['name']}-"[:58] + "x2x7qzbcdf"[5 * revision :][:5]
+    older, current = sets
+    said = {
+        one["metadata"]["name"]: Said(None, size)
+        for one, size in zip(pods, (TOO_LARGE, MEASURED), strict=True)
+    }
+    kept = told(None, current, memories(current_pods(pods, current), said))
+    assert kept is not None
+    assert kept["pod"] == pods[1]["metadata"]["name"]
+    assert kept["measured"] == "1027Mi"
+    assert told_before(resource(status={"memory": kept}), current) == kept
+    assert told_before(resource(status={"memory": kept}), older) is None
 
 
 @pytest.mark.parametrize("value", [{}, [], "7", {"capacity": "9"}, {**AS_TOLD, "short": "pay 1 coin"}])

@@ -206,6 +206,11 @@ def _memory_schema() -> Node:
         "required": ["pod", "capacity", "estimated", "estimatedAtRest", "kvCacheTokens", "maxModelLen"],
         "properties": {
             "pod": {"type": "string", "maxLength": 253, "description": "Who says it."},
+            "replicaSet": {
+                "type": "string",
+                "maxLength": 253,
+                "description": "Whose pod that is: what is said holds for the template of this ReplicaSet.",
+            },
             "capacity": size("All that there is of it."),
             "estimated": size("With the whole KV cache and the largest step in use."),
             "estimatedAtRest": size("The same before the first request, of a container; devices fill ahead."),
