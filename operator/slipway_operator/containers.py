@@ -14,6 +14,13 @@ from slipway_operator import reasons
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, Objects, first_line, messages, sidecars
 
+_MET_WHILE_IT_LOADS = (
+    reasons.OUT_OF_MEMORY,
+    reasons.KV_CACHE_TOO_SMALL,
+    reasons.BAD_CHECKPOINT,
+    reasons.KERNELS_MISSING,
+)
+"""What ends a server only after it has read some of its model: it may be met again."""
 INITIAL = "init container"
 """What a container is that ends before the server starts."""
 
@@ -50,15 +57,25 @@ _LAYERS = re.compile(
 _LOG_PREFIX = re.compile(r"^\S*(?:Error|Exception): ")
 
 
-def container_finding(pod: Object, events: Objects) -> Finding | None:
-    """What keeps the pod's containers from serving; None where nothing is known to be wrong."""
+def container_finding(pod: Object, events: Objects, moves: bool = False) -> Finding | None:
+    """What keeps the pod's containers from serving; None where nothing is known to be wrong.
+
+    moves  whether its server loads right now, and comes further
+    """
     for status, role in _statuses(pod):
         found = _waiting(pod, status, events) or _ended(pod, status, events, ends=role == INITIAL)
+        if found is not None and moves and status["name"] == SERVER and _is_overcome(found):
+            continue
         if found is not None:
             return replace(found, message=f"{role} {status['name']}: {found.message}") if role else found
     if _begun(pod):
         return None
     return _volume_finding(pod, events) or _sandbox_finding(pod, events)
+
+
+def _is_overcome(found: Finding) -> bool:
+    """Whether a server that reads its model no longer has what ended it before."""
+    return found.reason.stalled and found.reason not in _MET_WHILE_IT_LOADS
 
 
 def _statuses(pod: Object) -> Iterator[tuple[Object, str]]:

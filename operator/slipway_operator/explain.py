@@ -71,7 +71,8 @@ def pods_summary(
     current = current_replica_set(replica_sets, deployment)
     mine = current_pods(pods, current)
     for pod in mine:
-        if not is_ready(pod) and (found := container_finding(pod, events)):
+        moves = load_moves(pod, progress or {})
+        if not is_ready(pod) and (found := container_finding(pod, events, moves)):
             return found
     if current is not None and (refused := _not_created(current, events, deployment)):
         return refused
@@ -90,6 +91,12 @@ def pods_summary(
     if wanted > len(mine):
         return reasons.SCHEDULING.found(f"{len(mine)} of {wanted} pods are made.")
     return None
+
+
+def load_moves(pod: Object, progress: Mapping[str, Progress]) -> bool:
+    """Whether its server is known to come nearer to being ready."""
+    known = progress.get(name(pod))
+    return known is not None and known.moves
 
 
 def current_pods(pods: Objects, current: Object | None) -> list[Object]:
@@ -212,11 +219,12 @@ def _loading(progress: Progress | None) -> Finding:
                 "Where it stays so the server ends and starts again."
             )
     phase = "weights" if progress.phase == "load" else progress.phase
-    if not progress.total:
-        return reasons.LOADING.found(f"{phase}.")
-    so_far = f"{phase} {int(100 * progress.done / progress.total)} %{_of(progress)}"
+    share = f" {int(100 * progress.done / progress.total)} %{_of(progress)}" if progress.total else ""
+    so_far = f"{phase}{share}"
     if progress.still_since is None:
         return reasons.LOADING.found(f"{so_far}.")
+    if not progress.counts:
+        return reasons.LOADING.found(f"{so_far}, unchanged since {progress.still_since:%H:%M} UTC.")
     return reasons.LOAD_STALLED.found(
         f"no byte since {progress.still_since:%H:%M} UTC, {so_far}. Check the network and the volume; after "
         "spec.engine.loadTimeout seconds the server starts again by itself.",

@@ -29,12 +29,16 @@ LONGEST_INTERVAL = 60.0
 PATIENCE = 2.0
 STALLED_SECONDS = 120.0
 """Without a byte more. Well before --load-timeout, after which the server ends itself."""
+LONG_STEP_SECONDS = 1800.0
+"""The same where no bytes are counted, and one step may take long: the default of --load-timeout."""
 AT_ONCE = 16
 """Questions under way."""
 LONGEST_ANSWER = 1024
-MOVING = ("download", "load")
+COUNTING = ("download", "load")
 """Phases that count bytes: elsewhere one step may take long."""
-PHASES = (*MOVING, "warmup", "draining", "asleep", "stalled")
+MOVING = (*COUNTING, "warmup")
+"""Phases that lead to a server that is ready."""
+PHASES = (*MOVING, "draining", "asleep", "stalled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,17 @@ class Progress:
     done: int
     total: int
     still_since: datetime.datetime | None = None
-    """Since when not a byte has come, once that is too long."""
+    """Since when nothing has changed, once that is too long."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether the next byte is to come soon."""
+        return self.phase in COUNTING and 0 <= self.done < self.total
+
+    @property
+    def moves(self) -> bool:
+        """Whether it comes nearer to being ready."""
+        return self.phase in MOVING and self.still_since is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +85,11 @@ class Answer(Look):
     over: bool = False
     """It is ready, and has no more to say, or does not answer us."""
     task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the first answer is on its way: a new operator knows nothing of any pod before it."""
+        return self.said is None and self.task is not None and not self.task.done()
 
     def miss(self) -> None:
         self.again_at += self.back_off - self.interval  # `begin` counted on something to read by then
@@ -111,6 +130,11 @@ class Loading:
             if not look.over:
                 waits.append(look.wait)
         return known, min(waits, default=None)
+
+    def awaited(self, pods: Sequence[Object]) -> frozenset[str]:
+        """The names of the pods whose first answer is on its way."""
+        looks = {name(pod): self.looks.get(uid(pod)) for pod in pods}
+        return frozenset(pod for pod, look in looks.items() if look is not None and look.awaited)
 
     async def _ask(self, look: Answer, address: str) -> None:
         async with self._room:
@@ -192,8 +216,9 @@ def ready_url(pod: Object) -> str | None:
 def _stalled(said: Said, moved_at: datetime.datetime | None, now: datetime.datetime) -> Said:
     """The answer with the moment since which it has been the same, where that is too long ago."""
     last = said.progress
-    if last is None or last.phase not in MOVING or not 0 <= last.done < last.total:
+    if last is None or last.phase not in MOVING or moved_at is None:
         return said
-    if moved_at is None or (now - moved_at).total_seconds() < STALLED_SECONDS:
+    patience = STALLED_SECONDS if last.counts else LONG_STEP_SECONDS
+    if (now - moved_at).total_seconds() < patience:
         return said
     return replace(said, progress=replace(last, still_since=moved_at))

@@ -261,7 +261,8 @@ ROLLOUT_NEEDS_SPARE_DEVICE = _reason(
 PROGRESS_DEADLINE_EXCEEDED = _reason(
     "ProgressDeadlineExceeded",
     conditions.PROGRESSING,
-    "The rollout did not move for spec.rollout.progressDeadlineSeconds.",
+    "The rollout did not move for spec.rollout.progressDeadlineSeconds, and no server is known to come "
+    "further with its load.",
     stalled=True,
 )
 NAME_CONFLICT = _reason(
@@ -289,6 +290,8 @@ OUT_OF_MEMORY = BY_NAME[exits.OUT_OF_MEMORY.reason]
 KV_CACHE_TOO_SMALL = BY_NAME[exits.KV_CACHE_TOO_SMALL.reason]
 ENGINE_STALLED = BY_NAME[exits.ENGINE_STALLED.reason]
 LOAD_STALLED = BY_NAME[exits.LOAD_STALLED.reason]
+BAD_CHECKPOINT = BY_NAME[exits.BAD_CHECKPOINT.reason]
+KERNELS_MISSING = BY_NAME[exits.KERNELS_MISSING.reason]
 
 _MANUAL_HEAD = """\
 <!-- Generated from slipway_operator.reasons by `make generate`. -->

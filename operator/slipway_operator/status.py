@@ -8,7 +8,7 @@ cannot be True, and nothing is on its way, so that it must not hold up `helm --w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +18,7 @@ from slipway.service.companions import SERVER
 from slipway.service.labels import selector
 from slipway.service.rollout import REASON as ROLLOUT_REASON
 from slipway_operator import conditions, reasons
-from slipway_operator.explain import current_pods, pods_summary
+from slipway_operator.explain import current_pods, load_moves, pods_summary
 from slipway_operator.memory import verdict
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding, Reason
@@ -61,6 +61,8 @@ class Observed:
     """Only for the numbers in an Unschedulable message; may stay empty."""
     progress: Mapping[str, Progress] = field(default_factory=dict)
     """By pod name, of pods that load; may stay empty."""
+    awaited: Collection[str] = ()
+    """The names of pods that have been asked for it, and have not answered yet."""
     memory: Mapping[str, Any] | None = None
     """`memory.told`."""
     now: datetime
@@ -92,7 +94,7 @@ class View:
     arrived: bool
     """Whether the Deployment is as it should be: every replica current and ready, none left over."""
     overdue: str | None
-    """The Deployment's message once its progress deadline is exceeded."""
+    """The Deployment's message once its progress deadline is exceeded, and no load moves."""
     unusual: str
     """Why old pods end before new ones start, with a space before it; empty where they do not."""
 
@@ -144,7 +146,6 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
         )
     updated = int(counts.get("updatedReplicas") or 0)
     available = int(counts.get("availableReplicas") or 0)
-    moving = (seen and condition(deployment, "Progressing")) or {}
     current = current_pods(observed.pods, current_replica_set(observed.replica_sets, deployment))
     rolled_out = seen and updated == available == wanted == int(counts.get("replicas") or 0)
     return View(
@@ -155,9 +156,22 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
         updated=updated if seen else 0,
         # Two informers tell of one pod: believe the one that is less content.
         arrived=rolled_out and sum(1 for pod in current if is_ready(pod)) == wanted,
-        overdue=str(moving.get("message")) if moving.get("reason") == "ProgressDeadlineExceeded" else None,
+        overdue=_overdue(observed, current) if seen else None,
         unusual=_unusual(deployment),
     )
+
+
+def _overdue(observed: Observed, current: Sequence[Object]) -> str | None:
+    """The Deployment's controller sees pods that are not ready, and not that one of them still loads."""
+    known = condition(observed.deployment, "Progressing") or {}
+    if known.get("reason") != reasons.PROGRESS_DEADLINE_EXCEEDED.name:
+        return None
+    if any(load_moves(pod, observed.progress) for pod in current):
+        return None
+    before = condition(observed.resource, conditions.PROGRESSING) or {}
+    if before.get("reason") != known["reason"] and any(name(pod) in observed.awaited for pod in current):
+        return None
+    return str(known.get("message"))
 
 
 def _unusual(deployment: Object | None) -> str:
@@ -188,11 +202,11 @@ def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Itera
     if observed.missing_monitor:
         text = f"the cluster has no kind {observed.missing_monitor}, so that nobody scrapes the pods."
         yield Verdict(conditions.UNMONITORED, "True", reasons.MONITOR_KIND_MISSING, text)
-    moving = not view.arrived if ready is None else ready.status == "False"
+    reconciling = not view.arrived if ready is None else ready.status == "False"
     cause = ready or progressing
     if progressing.status == "False" and progressing.reason.stalled:
         yield Verdict(conditions.STALLED, "True", progressing.reason, progressing.message)
-    elif moving:
+    elif reconciling:
         yield Verdict(conditions.RECONCILING, "True", cause.reason, cause.message)
 
 

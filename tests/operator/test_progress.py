@@ -20,12 +20,14 @@ from e2e.ground.patience import SLOWNESS
 from slipway.service import Facts, from_mapping
 from slipway.service.pod import pod_template
 from slipway_operator import progress
+from slipway_operator.explain import pods_summary
 from slipway_operator.memory import Memory
 from slipway_operator.progress import Loading, Progress, Said, asked, loads, parsed, ready_url
 from slipway_operator.status import Observed, status
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LATER = datetime.timedelta(seconds=progress.STALLED_SECONDS)
+MUCH_LATER = datetime.timedelta(seconds=progress.LONG_STEP_SECONDS)
 
 
 class Runtime:
@@ -113,15 +115,45 @@ async def test_what_stands_still_is_known_by_when_it_last_moved(runtime):
 
 
 @pytest.mark.parametrize(("phase", "done", "total"), [("warmup", 0, 1), ("load", 7, 7), ("load", 0, 0)])
-async def test_one_long_step_is_no_standstill(runtime, phase, done, total):
+async def test_one_long_step_is_a_standstill_only_after_long(runtime, phase, done, total):
     told, port = runtime
     told.body = {"phase": phase, "done": done, "total": total}
     loading, one = Loading(), loading_pod(port)
     loading.of([one], NOW)
     await settled(loading)
-    (known,) = loading.of([one], datetime.datetime.now(datetime.UTC) + 10 * LATER)[0].values()
-    assert known.progress is not None
-    assert known.progress.still_since is None
+    (look,) = loading.looks.values()
+    moved = look.moved_at
+    assert moved is not None
+    (known,) = loading.of([one], moved + 10 * LATER)[0].values()
+    assert known.progress == Progress(phase, done, total)
+    assert known.progress.moves
+    (known,) = loading.of([one], moved + MUCH_LATER)[0].values()
+    assert known.progress == Progress(phase, done, total, moved)
+    assert not known.progress.moves
+    assert "unchanged since" in pods_summary_of(one, known.progress)
+
+
+def pods_summary_of(one: Object, known: Progress) -> str:
+    found = pods_summary([one], [], [replica_set(2)], deployment(), (), {one["metadata"]["name"]: known})
+    assert found is not None
+    assert found.reason.name == "Loading"
+    return found.message
+
+
+@pytest.mark.parametrize("phase", ["draining", "asleep", "stalled"])
+async def test_a_server_that_does_not_load_does_not_come_nearer(phase):
+    assert not Progress(phase, 0, 0).moves
+
+
+async def test_a_first_answer_is_awaited_until_it_or_its_failure_is_there(runtime, unused_tcp_port):
+    _, port = runtime
+    for address in (port, unused_tcp_port):
+        loading, one = Loading(), loading_pod(address)
+        assert loading.awaited([one]) == set()
+        loading.of([one], NOW)
+        assert loading.awaited([one]) == {"demo-5d4f2-abcde"}
+        await settled(loading)
+        assert loading.awaited([one]) == set()
 
 
 async def test_a_pod_that_does_not_answer_is_asked_less_and_less(unused_tcp_port):

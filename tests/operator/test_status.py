@@ -21,6 +21,7 @@ from as_printed import (
     resource,
     running,
     service,
+    terminated,
     unscheduled,
 )
 from hypothesis import given
@@ -30,6 +31,7 @@ from slipway.service import InvalidService, ServiceSpec, from_mapping
 from slipway_operator import reasons
 from slipway_operator.conditions import CONDITIONS, READY, RECONCILING, STALLED
 from slipway_operator.events import transitions
+from slipway_operator.progress import Progress
 from slipway_operator.reasons import BY_NAME
 from slipway_operator.status import Observed, refusal, status
 
@@ -209,6 +211,73 @@ def test_a_rollout_past_its_deadline_is_stalled_with_its_cause():
     assert conditions(whole)["Ready"] == ("False", "NoNetwork")
 
 
+LOADS = pod(containers=[running()])
+NAME = LOADS["metadata"]["name"]
+SOME_GB = (494 * 10**9, 810 * 10**9)
+
+
+def past_deadline(*pods: Object, **more: Any) -> dict[str, Any]:
+    late = deployment(replicas=len(pods), overdue=True)
+    return told(serving(pods=[*pods], deployment=late, **more))
+
+
+@pytest.mark.parametrize(
+    "moving", [Progress("download", *SOME_GB), Progress("load", 0, 0), Progress("warmup", 3, 7)]
+)
+def test_a_load_that_moves_is_never_past_the_deadline(moving: Progress):
+    whole = past_deadline(LOADS, progress={NAME: moving})
+    assert conditions(whole)["Progressing"] == ("True", "RollingOut")
+    assert conditions(whole)["Ready"] == ("False", "Loading")
+    assert kstatus(whole, 1) == "InProgress"
+
+
+@pytest.mark.parametrize(
+    ("still", "reason"),
+    [
+        (Progress("download", *SOME_GB, still_since=NOW), "LoadStalled"),
+        (Progress("warmup", 3, 7, still_since=NOW), "Loading"),
+        (Progress("asleep", 0, 0), "Asleep"),
+        (Progress("stalled", 0, 0), "EngineStalled"),
+        (None, "Loading"),
+    ],
+)
+def test_a_load_that_stands_still_or_says_nothing_is_past_it(still: Progress | None, reason: str):
+    whole = past_deadline(LOADS, progress={NAME: still} if still else {})
+    assert conditions(whole)["Progressing"] == ("False", "ProgressDeadlineExceeded")
+    assert conditions(whole)["Ready"] == ("False", reason)
+    assert kstatus(whole, 1) == "Failed"
+
+
+def test_one_pod_whose_load_moves_is_enough():
+    stuck = pod("demo-5d4f2-aaaaa", containers=[crash_loop(12)])
+    moving = {NAME: Progress("download", *SOME_GB)}
+    assert kstatus(past_deadline(stuck, LOADS, progress=moving), 1) == "InProgress"
+    assert kstatus(past_deadline(stuck, progress=moving), 1) == "Failed"
+
+
+def test_before_a_pod_has_answered_a_new_operator_says_what_was_said_before():
+    moving = past_deadline(LOADS, progress={NAME: Progress("download", *SOME_GB)})
+    assert kstatus(past_deadline(LOADS, resource=resource(status=moving), awaited={NAME}), 1) == "InProgress"
+    assert kstatus(past_deadline(LOADS, resource=resource(status=moving)), 1) == "Failed"
+    stalled = past_deadline(LOADS)
+    assert kstatus(past_deadline(LOADS, resource=resource(status=stalled), awaited={NAME}), 1) == "Failed"
+
+
+def test_what_ended_a_server_before_stalls_none_that_has_come_further():
+    gated = cause(11, "ModelGated", "The hub does not let this token read the model.")
+    again = pod(containers=[running(last=terminated(11, gated))])
+    assert kstatus(told(broken(again)), 1) == "Failed"
+    whole = told(broken(again, progress={NAME: Progress("download", *SOME_GB)}))
+    assert conditions(whole)["Ready"] == ("False", "Loading")
+    assert kstatus(whole, 1) == "InProgress"
+
+
+def test_what_ends_a_server_while_it_loads_stalls_the_next_try_too():
+    again = pod(containers=[running(last=terminated(137, reason="OOMKilled"))])
+    whole = told(broken(again, progress={NAME: Progress("load", *SOME_GB)}))
+    assert conditions(whole)["Stalled"] == ("True", "OutOfMemory")
+
+
 def test_an_invalid_spec_is_told_with_its_field_and_what_serves_serves_on():
     error = InvalidService("spec.engine.maxModelLen", "-5 is below 1.")
     whole = told(serving(invalid=refusal(error)), refused=True)
@@ -332,11 +401,15 @@ POD_STATES = st.sampled_from(
 )
 
 
+PODS = [f"demo-{index}" for index in range(4)]
+LOADING = [Progress("download", 1, 9), Progress("load", 1, 9, still_since=NOW), Progress("asleep", 0, 0)]
+
+
 @st.composite
 def observations(draw: st.DrawFn) -> Observed:
     replicas = draw(st.integers(0, 3))
     pods = [
-        draw(POD_STATES)(f"demo-{index}", draw(st.integers(1, 2))) for index in range(draw(st.integers(0, 4)))
+        draw(POD_STATES)(name, draw(st.integers(1, 2))) for name in PODS[: draw(st.integers(0, len(PODS)))]
     ]
     counts = {key: draw(st.integers(0, 3)) for key in ("made", "updated", "available", "observed")}
     return Observed(
@@ -348,6 +421,8 @@ def observations(draw: st.DrawFn) -> Observed:
         pods=pods,
         conflict=draw(st.sampled_from([None, "Taken. " * 60])),
         drift=draw(st.sampled_from([[], ["VLLM_X"]])),
+        progress=draw(st.dictionaries(st.sampled_from([*PODS]), st.sampled_from(LOADING))),
+        awaited=draw(st.sets(st.sampled_from([*PODS]))),
         missing_monitor=draw(st.sampled_from([None, "PodMonitor"])),
         arguments=draw(st.sampled_from([None, *ARGUMENTS])),
         now=NOW,
