@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import dataclass
 
 from slipway.service.rollout import ONE_NODE, ONE_POD
 from slipway_operator.cluster import ANSWER_SECONDS, CLAIM, NODE, OPTIONAL, PROFILE, Cluster, Kind, Object
-from slipway_operator.informer import Informer, Store
+from slipway_operator.informer import Informer, Key, Store
 
 LOOK_EVERY = 60.0
 NODES_FOR = 600.0
@@ -39,7 +40,7 @@ class Nodes:
         self._cluster = cluster
         self._permitted = permitted
         self._informer: Informer | None = None
-        self._store = Store(NODE, lambda key: None, lambda node: None)
+        self._store = Store(NODE, lambda key: None, lambda node: None, compress=False)
         self._asked_at = 0.0
 
     async def all(self) -> list[Object]:
@@ -64,28 +65,49 @@ class Nodes:
             self._informer = None
 
 
+@dataclass(slots=True)
+class Mode:
+    """For how many a claim is, as it was read."""
+
+    exclusive: str | None
+    users: frozenset[str]
+    """The uids of pods that mounted it then, or have mounted it since together with one of these: as long as
+    one is there, the claim is too, and its access modes never change."""
+    until: float
+    """By the monotonic clock: when it is read again if nobody mounts it."""
+
+
 class Claims:
-    """For how many a PersistentVolumeClaim is, remembered for ten minutes."""
+    """For how many a PersistentVolumeClaim is: read again only if it may be another one of that name."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._known: dict[tuple[str, str], tuple[str | None, float]] = {}
+        self._known: dict[Key, dict[str, Mode]] = {}
 
-    async def exclusive(self, namespace: str, name: str) -> str | None:
+    async def exclusive(self, service: Key, claim: str, users: frozenset[str]) -> str | None:
         """ReadWriteOnce, ReadWriteOncePod, or None where every node can mount it.
 
         None for a claim that is not there, too: its pods wait for it, and the next look asks again.
 
+        users  the uids of the service's pods that mount it
+
         Raises Unreachable and Refused.
         """
-        known = self._known.get((namespace, name))
-        if known and time.monotonic() < known[1] + CLAIMS_FOR:
-            return known[0]
-        claim = await self._cluster.find(CLAIM.path(namespace, name))
-        if claim is None:
+        known = self._known.get(service, {}).get(claim)
+        if known is not None and known.users & users:
+            known.users = users
+            return known.exclusive
+        if known is not None and time.monotonic() < known.until:
+            return known.exclusive
+        found = await self._cluster.find(CLAIM.path(service[0], claim))
+        if found is None:
             return None
-        modes = set(claim["spec"]["accessModes"])
+        modes = set(found["spec"]["accessModes"])
         exclusive = ONE_POD if modes == {ONE_POD} else ONE_NODE
-        mode = None if SHARED & modes else exclusive
-        self._known[namespace, name] = (mode, time.monotonic())
-        return mode
+        mode = Mode(None if SHARED & modes else exclusive, users, time.monotonic() + CLAIMS_FOR)
+        self._known.setdefault(service, {})[claim] = mode
+        return mode.exclusive
+
+    def forget(self, service: Key) -> None:
+        """The service is gone."""
+        self._known.pop(service, None)

@@ -8,20 +8,26 @@ deleted.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from slipway_operator.cluster import MADE, NODE, SEEN, SERVICE, Cluster, Kind, Object, Refused, Unreachable
 from slipway_operator.queue import back_off
-from slipway_operator.shapes import controller
+from slipway_operator.shapes import REVISION, controller
 
 MANAGER = "slipway-operator"
 """Our name as the manager of fields."""
 SELECTOR = "app.kubernetes.io/managed-by=slipway"
 INSTANCE = "app.kubernetes.io/instance"
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 WATCH_SECONDS = 540
 SILENCE_SECONDS = 100.0
 """The API server sends a bookmark each minute or so: longer silence means a dead connection."""
@@ -31,6 +37,7 @@ log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """Namespace and name of an InferenceService."""
+Note = tuple[str | None, ...]
 
 
 def key_of(item: Object) -> Key | None:
@@ -50,27 +57,101 @@ def version(item: Object) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+Fields = Mapping[str, "Fields | None"]
+"""The fields of an object that are kept, of lists those of each item; None: all that is below."""
+
+_OWNED: Fields = {
+    "name": None,
+    "namespace": None,
+    "uid": None,
+    "resourceVersion": None,
+    "creationTimestamp": None,
+    "deletionTimestamp": None,
+    "labels": {INSTANCE: None},
+    "ownerReferences": dict.fromkeys(("apiVersion", "kind", "name", "uid", "controller")),
+}
+_CONTAINER: Fields = {
+    "name": None,
+    "restartPolicy": None,
+    "resources": {"limits": None, "requests": None},
+    "ports": {"name": None, "containerPort": None},
+    "readinessProbe": {"httpGet": None},
+}
+_STATE: Fields = {
+    "waiting": {"reason": None, "message": None},
+    "running": {},
+    "terminated": {"exitCode": None, "reason": None, "message": None},
+}
+_CONTAINER_STATUS: Fields = {"name": None, "image": None, "ready": None, "state": _STATE, "lastState": _STATE}
+_CONDITION: Fields = dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime"))
+READ: Mapping[str, Fields] = {
+    "Pod": {
+        "metadata": _OWNED,
+        "spec": {
+            "nodeName": None,
+            "nodeSelector": None,
+            "schedulingGates": None,
+            "resourceClaims": {"resourceClaimTemplateName": None},
+            "containers": _CONTAINER,
+            "initContainers": _CONTAINER,
+            "volumes": {
+                "name": None,
+                "configMap": {"name": None},
+                "secret": {"secretName": None},
+                "persistentVolumeClaim": {"claimName": None},
+                "emptyDir": {"sizeLimit": None},
+                "image": {"reference": None},
+            },
+        },
+        "status": {
+            "phase": None,
+            "reason": None,
+            "message": None,
+            "podIP": None,
+            "startTime": None,
+            "conditions": _CONDITION,
+            "containerStatuses": _CONTAINER_STATUS,
+            "initContainerStatuses": _CONTAINER_STATUS,
+        },
+    },
+    "ReplicaSet": {
+        "metadata": {**_OWNED, "annotations": {REVISION: None}},
+        "spec": {"replicas": None},
+        "status": {"replicas": None, "conditions": _CONDITION},
+    },
+    NODE.name: {
+        "metadata": dict.fromkeys(("name", "uid", "resourceVersion", "labels")),
+        "spec": {"taints": None, "unschedulable": None},
+        "status": {"allocatable": None},
+    },
+}
+"""What is read of objects that others make, by kind. Of its own the operator compares everything."""
+
+
 def slim(item: Object, kind: Kind) -> Object:
     """The object as it is kept: with its kind, which lists leave out, and without what nobody reads.
 
-    That is each entry of managedFields but ours, half of an object's size, the template of a ReplicaSet, of
-    which a Deployment leaves some behind, and of a node all but its labels, its taints and what it has.
+    Of managedFields only our entry is read, of an applied document not the copy that kubectl leaves in it.
     """
-    item.setdefault("kind", kind.name)
-    item.setdefault("apiVersion", kind.api_version)
-    metadata = item["metadata"]
-    fields = metadata.get("managedFields") or ()
-    metadata["managedFields"] = [entry for entry in fields if entry.get("manager") == MANAGER]
-    if kind.name == "ReplicaSet":
-        item["spec"].pop("template", None)
-    if kind is NODE:
-        item["metadata"] = {
-            name: metadata[name] for name in ("name", "uid", "resourceVersion", "labels") if name in metadata
-        }
-        item["status"] = {"allocatable": (item.get("status") or {}).get("allocatable") or {}}
-        spec = item.get("spec") or {}
-        item["spec"] = {name: spec[name] for name in ("taints", "unschedulable") if name in spec}
-    return item
+    named = {"apiVersion": kind.api_version, "kind": kind.name}
+    if kind.name in READ:
+        return {**named, **_only(item, READ[kind.name])}
+    metadata = dict(item["metadata"])
+    fields = metadata.pop("managedFields", None) or ()
+    if kind is SERVICE:
+        annotations = (metadata.get("annotations") or {}).items()
+        metadata["annotations"] = {name: text for name, text in annotations if name != LAST_APPLIED}
+    else:
+        metadata["managedFields"] = [entry for entry in fields if entry.get("manager") == MANAGER]
+    return {**named, **item, "metadata": metadata}
+
+
+def _only(value: Any, fields: Fields | None) -> Any:
+    if fields is None or value is None:
+        return value
+    if isinstance(value, list):
+        return [_only(item, fields) for item in value]
+    return {name: _only(value[name], below) for name, below in fields.items() if name in value}
 
 
 def place_of(item: Object) -> tuple[str, str]:
@@ -78,74 +159,132 @@ def place_of(item: Object) -> tuple[str, str]:
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One object in a store: compressed, since the dictionaries of a service's objects would take 200 KiB."""
+
+    place: tuple[str, str]
+    uid: str
+    version: int
+    key: Key | None
+    """The service to which it belongs."""
+    note: Note
+    content: bytes | Object
+
+    @property
+    def item(self) -> Object:
+        """The object: where it is compressed the reader's own, to do with as it likes."""
+        if not isinstance(self.content, bytes):
+            return self.content
+        item: Object = json.loads(zlib.decompress(self.content))
+        return item
+
+
 class Store:
-    """The objects of one kind, by the service to which each belongs. Belongs to the event loop."""
+    """The objects of one kind, by the service to which each belongs. Belongs to the event loop, but for
+    `keep`."""
 
     def __init__(
         self,
         kind: Kind,
         changed: Callable[[Key], None],
         belongs: Callable[[Object], Key | None] = key_of,
+        note: Callable[[Object], Note] = lambda item: (),
+        compress: bool = True,
     ) -> None:
+        """note      what is asked of all objects at once, so that nobody has to read them all
+        compress  not where few objects are read all the time"""
         self.kind = kind
         self._changed = changed
         self._belongs = belongs
-        self._items: dict[tuple[str, str], Object] = {}
-        self._keys: dict[Key, set[str]] = {}
+        self._note = note
+        self._compress = compress
+        self._kept: dict[tuple[str, str], Kept] = {}
+        self._names: dict[Key, tuple[str, ...]] = {}
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._kept)
 
     def get(self, namespace: str, name: str) -> Object | None:
-        return self._items.get((namespace, name))
+        kept = self._kept.get((namespace, name))
+        return kept.item if kept else None
 
     def items(self) -> list[Object]:
-        return [*self._items.values()]
+        return [kept.item for kept in self._kept.values()]
+
+    def names(self, key: Key) -> tuple[str, ...]:
+        """The names of the children of one service, in order."""
+        return self._names.get(key, ())
 
     def of(self, key: Key) -> list[Object]:
         """The children of one service, by name."""
-        return [self._items[key[0], name] for name in sorted(self._keys.get(key, ()))]
+        return [self._kept[key[0], name].item for name in self.names(key)]
+
+    def uids(self) -> dict[tuple[str, str], str]:
+        return {place: kept.uid for place, kept in self._kept.items()}
+
+    def notes(self) -> Iterator[tuple[tuple[str, str], Note]]:
+        """The note of each object, with its place."""
+        return ((place, kept.note) for place, kept in self._kept.items())
+
+    def keep(self, item: Object) -> Kept:
+        """What `take` takes, made in any thread."""
+        item = slim(item, self.kind)
+        namespace, name = place_of(item)
+        key = self._belongs(item)
+        return Kept(
+            place=(sys.intern(namespace), name),
+            uid=item["metadata"]["uid"],
+            version=version(item),
+            key=key and (sys.intern(key[0]), sys.intern(key[1])),
+            note=self._note(item),
+            # The fastest level: the others take as much again of time for a tenth of the bytes.
+            content=zlib.compress(json.dumps(item).encode(), 1) if self._compress else item,
+        )
 
     def learn(self, item: Object) -> None:
         """An object as an answer or an event shows it; an older one than ours is ignored."""
-        place = place_of(item)
-        known = self._items.get(place)
-        if known and known["metadata"]["uid"] == item["metadata"]["uid"] and version(item) <= version(known):
+        self.take(self.keep(item))
+
+    def take(self, new: Kept) -> None:
+        """`learn`, of what `keep` has made."""
+        known = self._kept.get(new.place)
+        if known and known.uid == new.uid and new.version <= known.version:
             return
-        self._forget(place)
-        self._items[place] = slim(item, self.kind)
-        if key := self._belongs(item):
-            self._keys.setdefault(key, set()).add(place[1])
-            self._changed(key)
+        self._forget(new.place)
+        self._kept[new.place] = new
+        if new.key:
+            self._names[new.key] = tuple(sorted((*self.names(new.key), new.place[1])))
+            self._changed(new.key)
 
     def drop(self, item: Object) -> None:
         """The object is gone, unless one of the same name has taken its place."""
-        place = place_of(item)
-        known = self._items.get(place)
-        if known and known["metadata"]["uid"] == item["metadata"]["uid"]:
+        self.forget(place_of(item), item["metadata"]["uid"])
+
+    def forget(self, place: tuple[str, str], uid: str) -> None:
+        """`drop`, of the object with this uid."""
+        known = self._kept.get(place)
+        if known and known.uid == uid:
             self._forget(place)
 
-    def replace(self, namespace: str | None, items: Iterable[Object]) -> None:
+    def replace(self, namespace: str | None, items: Iterable[Kept]) -> None:
         """A whole list, of one namespace or of all: what it does not hold is gone."""
-        listed = {place_of(item): item for item in items}
-        for place in [
-            place for place in self._items if namespace in (None, place[0]) and place not in listed
-        ]:
+        listed = {kept.place: kept for kept in items}
+        for place in [place for place in self._kept if namespace in (None, place[0]) and place not in listed]:
             self._forget(place)
-        for item in listed.values():
-            self.learn(item)
+        for kept in listed.values():
+            self.take(kept)
 
     def _forget(self, place: tuple[str, str]) -> None:
-        item = self._items.pop(place, None)
-        if item is None:
+        known = self._kept.pop(place, None)
+        if known is None or known.key is None:
             return
-        key = self._belongs(item)
-        if key is not None:
-            names = self._keys[key]
-            names.discard(place[1])
-            if not names:
-                del self._keys[key]
-            self._changed(key)
+        names = tuple(name for name in self.names(known.key) if name != place[1])
+        if names:
+            self._names[known.key] = names
+        else:
+            del self._names[known.key]
+        self._changed(known.key)
 
 
 class Informer:
@@ -197,10 +336,10 @@ class Informer:
 
     def _list(self) -> str:
         """All pages into the store; the resource version from which to watch."""
-        items: list[Object] = []
+        items: list[Kept] = []
         since = ""
         for page in self._cluster.pages(self._path, self._selector):
-            items += (slim(item, self._store.kind) for item in page.get("items") or ())
+            items += map(self._store.keep, page.get("items") or ())
             since = page["metadata"]["resourceVersion"]
             self.heard_at = time.monotonic()
         self._notify(self._store.replace, self._namespace, items)
@@ -223,9 +362,10 @@ class Informer:
             if kind == "ERROR":
                 raise Refused(int(item.get("code") or 0), item.get("reason") or "", item.get("message") or "")
             since = item["metadata"]["resourceVersion"]
-            if kind != "BOOKMARK":
-                change = self._store.drop if kind == "DELETED" else self._store.learn
-                self._notify(change, slim(item, self._store.kind))
+            if kind == "DELETED":
+                self._notify(self._store.drop, item)
+            elif kind != "BOOKMARK":
+                self._notify(self._store.take, self._store.keep(item))
         return since
 
     def _notify(self, change: Callable[..., None], *arguments: object) -> None:

@@ -17,18 +17,28 @@ from typing import Any
 import kopf
 from kubernetes.config.config_exception import ConfigException
 
-from slipway_operator.cluster import MADE, OPTIONAL, PROFILE, SEEN, SERVICE, Cluster, Refused, Unreachable
+from slipway_operator.cluster import (
+    MADE,
+    OPTIONAL,
+    PROFILE,
+    SEEN,
+    SERVICE,
+    Cluster,
+    Object,
+    Refused,
+    Unreachable,
+)
 from slipway_operator.discovery import LOOK_EVERY, optional_kinds
 from slipway_operator.events import Recorder
 from slipway_operator.health import HealthServer, Metrics, Vitals, age
-from slipway_operator.informer import Children, Key, Store, place_of
+from slipway_operator.informer import Children, Key, Note, Store, place_of
 from slipway_operator.lease import Lease
 from slipway_operator.profiles import Profiles
 from slipway_operator.queue import LONGEST_BACK_OFF, Queue
 from slipway_operator.reconcile import NotApplied, Reconciler
 from slipway_operator.resources import Watch
 from slipway_operator.settings import Settings, read_settings
-from slipway_operator.unready import unready_services
+from slipway_operator.unready import unready
 from slipway_operator.writer import NotActive, Writer
 
 WORKERS = 4
@@ -41,6 +51,11 @@ LONGEST_WAIT_FOR_SERVER = 8.0
 log = logging.getLogger("slipway_operator")
 
 
+def noted(resource: Object) -> Note:
+    """What is asked of all InferenceServices at once: the profile of each, and why it is not ready."""
+    return resource["spec"].get("profile"), unready(resource)
+
+
 class Operator:
     """One instance. Invariant: every write goes through the writer, which asks the Lease."""
 
@@ -48,7 +63,7 @@ class Operator:
         self.settings = settings
         self.cluster = cluster
         self.queue: Queue[Key] = Queue()
-        self.resources = Store(SERVICE, self.queue.add, place_of)
+        self.resources = Store(SERVICE, self.queue.add, place_of, noted)
         self.children = Children(cluster, settings.scopes, self.queue.add)
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self.lease = Lease(cluster, settings.lease_namespace, settings.lease_name, identity, self.want_all)
@@ -66,14 +81,14 @@ class Operator:
 
     def want_all(self, spread: float = 0.0) -> None:
         """Queue every resource, at moments spread over so many seconds."""
-        for item in self.resources.items():
-            self.queue.add(place_of(item), random.random() * spread)
+        for key, _ in self.resources.notes():
+            self.queue.add(key, random.random() * spread)
 
     def want_services_of(self, profile: str) -> None:
         """Queue every resource that chooses this profile."""
-        for item in self.resources.items():
-            if item["spec"].get("profile") == profile:
-                self.queue.add(place_of(item))
+        for key, (chosen, _) in self.resources.notes():
+            if chosen == profile:
+                self.queue.add(key)
 
     def vitals(self) -> Vitals:
         return Vitals(
@@ -88,7 +103,7 @@ class Operator:
             answer_age=age(self.cluster.answered_at),
             outage_age=age(self.cluster.unanswered_at),
             resources=len(self.resources),
-            unready=[*unready_services(self.resources.items())],
+            unready=[(*key, why) for key, (_, why) in self.resources.notes() if why is not None],
             children={name: len(store) for name, store in self.children.stores.items()},
             calls=dict(self.cluster.calls),
         )

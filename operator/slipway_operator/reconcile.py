@@ -33,6 +33,7 @@ from slipway_operator.shapes import (
     is_ready,
     owned_by,
     uid,
+    users,
 )
 from slipway_operator.status import Observed, refusal, status
 from slipway_operator.surge import no_room
@@ -111,6 +112,8 @@ class Reconciler:
         Raises NotActive, Refused, Unreachable and NotApplied: the caller tries again after a back-off.
         """
         resource = self._resources.get(*key)
+        if resource is None:
+            self._claims.forget(key)
         if resource is None or is_going(resource):
             return None  # the garbage collector takes what it owned
         wanted = await self._wanted(resource)
@@ -186,9 +189,12 @@ class Reconciler:
 
     async def _exclusive_claims(self, resource: Object, spec: ServiceSpec) -> dict[str, str]:
         """The claims that not every node can mount, with their modes, where the document does not say it."""
-        namespace = resource["metadata"]["namespace"]
         unsaid = [claim for claim, mode in claims_of(spec).items() if mode is None]
-        modes = {claim: await self._claims.exclusive(namespace, claim) for claim in unsaid}
+        if not unsaid:
+            return {}
+        key = place_of(resource)
+        pods = self._children.of("Pod", key)
+        modes = {claim: await self._claims.exclusive(key, claim, users(pods, claim)) for claim in unsaid}
         return {claim: mode for claim, mode in modes.items() if mode}
 
     async def _apply(self, resource: Object, wanted: Wanted) -> Outcome:
@@ -249,9 +255,9 @@ class Reconciler:
         for name, store in [*self._children.stores.items()]:
             if name in ("ReplicaSet", "Pod"):
                 continue
-            for item in store.of(place_of(resource)):
-                item_name = item["metadata"]["name"]
-                if (name, item_name) in kept or not owned_by(item, resource):
+            for item_name in store.names(place_of(resource)):
+                item = None if (name, item_name) in kept else store.get(place_of(resource)[0], item_name)
+                if item is None or not owned_by(item, resource):
                     continue
                 log.info("%s: deleting %s %s", "/".join(place_of(resource)), name, item_name)
                 await self._writer.delete(item, store)

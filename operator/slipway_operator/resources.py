@@ -133,26 +133,26 @@ class Watch:
             fresh = {
                 "apiVersion": SERVICE.api_version,
                 "kind": SERVICE.name,
-                "metadata": {
-                    name: part for name, part in item["metadata"].items() if name != "managedFields"
-                },
+                "metadata": item["metadata"],
                 "spec": item.get("spec") or {},
                 "status": item.get("status") or {},
             }
-            change = self._store.drop if event["type"] == "DELETED" else self._store.learn
-            self._loop.call_soon_threadsafe(change, fresh)
+            if event["type"] == "DELETED":
+                self._loop.call_soon_threadsafe(self._store.drop, fresh)
+            else:
+                self._loop.call_soon_threadsafe(self._store.take, self._store.keep(fresh))
 
         return registry
 
     async def purge(self) -> None:
         """Drop resources that the API server has no more. Raises Refused and Unreachable."""
         there: set[str] = set()
-        known = self._store.items()  # before the list: what comes meanwhile stays
+        known = self._store.uids()  # before the list: what comes meanwhile stays
         for scope in self._settings.scopes:
             there.update(await self._cluster.ask_for_all(SERVICE.path(scope), uid, METADATA_ONLY))
-        for item in known:
-            if uid(item) not in there:
-                self._store.drop(item)
+        for place, one in known.items():
+            if one not in there:
+                self._store.forget(place, one)
 
 
 def kopf_settings() -> kopf.OperatorSettings:

@@ -59,6 +59,18 @@ def is_over(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
 
 
+def users(pods: Iterable[Object], claim: str) -> frozenset[str]:
+    """The uids of the pods that have a node and mount this claim: Kubernetes keeps it for them."""
+    return frozenset(
+        uid(pod) for pod in pods if pod["spec"].get("nodeName") and not is_over(pod) and claim in _claims(pod)
+    )
+
+
+def _claims(pod: Object) -> set[str]:
+    volumes = pod["spec"].get("volumes") or ()
+    return {str((one.get("persistentVolumeClaim") or {}).get("claimName")) for one in volumes}
+
+
 def sidecars(pod: Object) -> frozenset[str]:
     """The init containers that do not end before the others start, but run beside them."""
     initial = pod["spec"].get("initContainers") or ()

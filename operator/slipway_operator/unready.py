@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from slipway_operator.shapes import Object, condition
 
 
-def unready_services(resources: Iterable[Object]) -> Iterator[tuple[str, str, str]]:
-    """(namespace, name, reason) of each that asks for pods and whose condition Ready is not True.
-
-    The reason is that of Ready, and empty where the operator has not written a status yet.
-    """
-    for resource in resources:
-        spec = resource.get("spec") or {}
-        if spec.get("suspend") or spec.get("replicas", 1) == 0:
-            continue
-        ready = condition(resource, "Ready") or {}
-        if ready.get("status") != "True":
-            metadata = resource["metadata"]
-            yield metadata["namespace"], metadata["name"], ready.get("reason", "")
+def unready(resource: Object) -> str | None:
+    """The reason of a service that asks for pods and whose condition Ready is not True: empty where the
+    operator has not written a status yet. None for every other."""
+    spec = resource.get("spec") or {}
+    if spec.get("suspend") or spec.get("replicas", 1) == 0:
+        return None
+    ready = condition(resource, "Ready") or {}
+    return None if ready.get("status") == "True" else str(ready.get("reason", ""))

@@ -7,6 +7,9 @@ import datetime
 import json
 from typing import Any
 
+from slipway_operator.cluster import KINDS, NODE
+from slipway_operator.informer import READ, Fields, slim
+
 Object = dict[str, Any]
 
 NOW = datetime.datetime(2026, 8, 22, 12, 0, 0, tzinfo=datetime.UTC)
@@ -14,6 +17,42 @@ MADE = "2026-08-22T11:00:00Z"
 DEPLOYMENT_UID = "0d5f2d5e-6a0c-4a35-8a7e-1d8f3cf8a001"
 SELECTOR = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/name": "slipway"}
 LABELS = {**SELECTOR, "app.kubernetes.io/managed-by": "slipway"}
+
+
+class Kept(dict[str, Any]):
+    """What a store keeps of an object. To read another field, which stores drop, fails the test."""
+
+    def __init__(self, fields: Fields, item: Object) -> None:
+        super().__init__({name: _kept(value, fields[name]) for name, value in item.items()})
+        self._fields = fields
+
+    def _checked(self, name: object) -> None:
+        assert name in self._fields, f"slim() drops {name}: name it in informer.READ"
+
+    def __getitem__(self, name: str) -> Any:
+        self._checked(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._checked(name)
+        return super().get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        self._checked(name)
+        return super().__contains__(name)
+
+
+def _kept(value: Any, fields: Fields | None) -> Any:
+    if isinstance(value, list):
+        return [_kept(item, fields) for item in value]
+    return Kept(fields, value) if fields is not None and isinstance(value, dict) else value
+
+
+def kept(item: Object) -> Object:
+    """A pod, a ReplicaSet or a node as the operator has it."""
+    kind = NODE if item["kind"] == NODE.name else KINDS[item["kind"]]
+    fields: Fields = {"apiVersion": None, "kind": None, **READ[kind.name]}
+    return Kept(fields, slim(item, kind))
 
 
 def resource(generation: int = 1, status: Object | None = None, **spec: Any) -> Object:
@@ -88,7 +127,7 @@ def replica_set(revision: int = 2, replicas: int = 1, made: int | None = None, f
             "lastTransitionTime": MADE,
         }
     ]
-    return {
+    printed = {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
         "metadata": {
@@ -105,6 +144,7 @@ def replica_set(revision: int = 2, replicas: int = 1, made: int | None = None, f
             **({"conditions": conditions} if failure else {}),
         },
     }
+    return kept(printed)
 
 
 def pod(
@@ -140,7 +180,7 @@ def pod(
             for status in before
         ]
     conditions = [_condition("Ready", ready), _condition("PodScheduled", node is not None)]
-    return {
+    printed = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -159,6 +199,7 @@ def pod(
             **({"initContainerStatuses": before} if before else {}),
         },
     }
+    return kept(printed)
 
 
 def ready_pod(name: str = "demo-5d4f2-abcde", revision: int = 2) -> Object:
@@ -256,12 +297,13 @@ def event(about: Object, reason: str, message: str, seen: str = MADE) -> Object:
 
 def node(name: str = "node0", **allocatable: str) -> Object:
     amounts = {"cpu": "2", "memory": "8Gi", "pods": "110", **allocatable}
-    return {
+    printed = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "uid": name},
         "status": {"allocatable": amounts, "capacity": copy.deepcopy(amounts)},
     }
+    return kept(printed)
 
 
 def service(**ingress: str) -> Object:

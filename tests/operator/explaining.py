@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from as_printed import Object, deployment, event, pod, replica_set
+from as_printed import Object, deployment, event, kept, pod, replica_set
 
 from slipway_operator.explain import pods_summary
 from slipway_operator.reasons import Finding
@@ -13,7 +13,7 @@ SETS = [replica_set(1, replicas=0), replica_set(2)]
 def explained(
     *pods: Object, events: list[Object] | None = None, nodes: list[Object] | None = None
 ) -> Finding:
-    found = pods_summary(pods, events or [], SETS, deployment(), nodes or [])
+    found = pods_summary([*map(kept, pods)], events or [], SETS, deployment(), nodes or [])
     assert found is not None
     assert found.condition == found.reason.condition
     return found

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from as_printed import node, pod, replica_set
 from e2e.ground.patience import scaled
 from scripted_server import Answer, page, refusal, serving, watch
 
 from slipway_operator.cluster import KINDS, Cluster, Refused
+from slipway_operator.cluster import SERVICE as INFERENCE_SERVICE
 from slipway_operator.informer import MANAGER, Informer, Key, Store, key_of, slim
+from slipway_operator.shapes import REVISION
 
 Object = dict[str, Any]
 
@@ -171,7 +174,41 @@ def test_an_answer_that_is_no_success_carries_the_servers_words() -> None:
 
 def test_what_nobody_reads_is_not_kept() -> None:
     item = {**child("demo-1", 1), "spec": {"replicas": 1, "template": {"spec": {}}}}
+    item["metadata"]["annotations"] = {REVISION: "2", "note": "long"}
     kept = slim(item, KINDS["ReplicaSet"])
     assert (kept["kind"], kept["apiVersion"]) == ("ReplicaSet", "apps/v1")
     assert kept["spec"] == {"replicas": 1}
-    assert kept["metadata"]["managedFields"] == [{"manager": MANAGER}]
+    assert kept["metadata"]["annotations"] == {REVISION: "2"}
+    assert "managedFields" not in kept["metadata"]
+
+
+def test_of_a_pod_its_states_are_kept_and_what_its_containers_ask_for() -> None:
+    ended = {"terminated": {"exitCode": 3, "reason": "Error", "message": "no", "containerID": "x"}}
+    container = {
+        "name": "server",
+        "image": "i",
+        "resources": {"limits": {"cpu": "1"}},
+        "env": [{"name": "A"}],
+    }
+    spec = {"nodeName": "node0", "containers": [container], "tolerations": [{"key": "a"}]}
+    status = {"name": "server", "state": {"running": {"startedAt": "t"}}, "lastState": ended, "imageID": "x"}
+    kept = slim({**child("a", 1), "spec": spec, "status": {"containerStatuses": [status]}}, KINDS["Pod"])
+    asked = {"name": "server", "resources": {"limits": {"cpu": "1"}}}
+    assert kept["spec"] == {"nodeName": "node0", "containers": [asked]}
+    (known,) = kept["status"]["containerStatuses"]
+    assert known["state"] == {"running": {}}
+    assert known["lastState"] == {"terminated": {"exitCode": 3, "reason": "Error", "message": "no"}}
+
+
+def test_a_document_is_kept_without_the_copy_that_kubectl_leaves_in_it() -> None:
+    item = child("demo", 1)
+    item["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}", "a": "b"}
+    kept = slim({**item, "spec": {}}, INFERENCE_SERVICE)
+    assert kept["metadata"]["annotations"] == {"a": "b"}
+    assert "managedFields" not in kept["metadata"]
+
+
+@pytest.mark.parametrize("made", [pod, replica_set, node])
+def test_the_tests_notice_who_reads_what_is_not_kept(made: Callable[[], Object]) -> None:
+    with pytest.raises(AssertionError, match="slim"):
+        made()["metadata"].get("managedFields")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from as_printed import NOW, Object, deployment, pod, ready_pod, replica_set, resource, running
+from as_printed import NOW, Object, deployment, kept, pod, ready_pod, replica_set, resource, running
 from e2e.ground.patience import SLOWNESS
 
 from slipway.service import Facts, from_mapping
@@ -60,7 +60,7 @@ def loading_pod(port: int = 8000, scheme: str = "HTTP", host: str = "127.0.0.1")
     server["readinessProbe"]["httpGet"]["scheme"] = scheme
     one["spec"]["containers"] = [server]
     one["status"]["podIP"] = host
-    return one
+    return kept(one)
 
 
 async def settled(loading: Loading) -> None:
