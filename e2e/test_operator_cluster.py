@@ -138,6 +138,10 @@ def test_every_right_is_used_and_none_is_missing(operator: Operator, namespace: 
         lambda: namespace.the("servicemonitor", "by-service")["metadata"]["labels"][label] == "main",
         "the label",
     )
+    for suspend in (True, False, True):
+        namespace.apply(service("with-gpu", devices={"vendor": "nvidia"}, suspend=suspend))
+        wanted = 0 if suspend else 1
+        until(lambda: namespace.the("deployment", "with-gpu")["spec"]["replicas"] == wanted, "replicas")  # noqa: B023
     told = namespace.all("events.events.k8s.io")
     assert {"Accepted"} <= {event["reason"] for event in told if event["regarding"]["name"] == "by-pod"}
     until(lambda: rights() <= used(operator), lambda: f"unused: {rights() - used(operator)}")

@@ -27,6 +27,7 @@ Kept = TypeVar("Kept")
 
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 8.0
 """Also the deadline that the server is given, so that no write takes effect after we gave it up."""

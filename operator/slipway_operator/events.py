@@ -5,19 +5,29 @@ from __future__ import annotations
 import datetime
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from slipway_operator import reasons
 from slipway_operator.cluster import EVENT, POD_EVENT, Cluster, Object, Refused, Unreachable
-from slipway_operator.conditions import READY, RECONCILING, STALLED
+from slipway_operator.conditions import AVAILABLE, READY, RECONCILING, STALLED
+from slipway_operator.informer import place_of
 from slipway_operator.looks import Look, Looks
-from slipway_operator.shapes import is_going, is_true, uid
+from slipway_operator.shapes import condition, is_going, is_true, shortened, uid
 from slipway_operator.writer import NotActive, Writer
 
 BORROWED = frozenset({READY, RECONCILING, STALLED})
 """Conditions that repeat the reason of another."""
+NOTE_LENGTH = 1024
+BURST = 25
+REFILL_SECONDS = 300.0
+"""Requests for the Events of one service: 25 at once, and one more each five minutes, as client-go has it."""
+RESERVE = 10
+"""Of these only for what has not been said yet: what repeats must not hide it."""
+SERIES_SECONDS = 600.0
+"""What comes again within this time is the same Event once more."""
 FIRST_LOOK = 20.0
 LONGEST_INTERVAL = 600.0
 PODS_ASKED = 2
@@ -45,23 +55,130 @@ def transitions(before: Object, after: Object) -> list[Transition]:
             continue
         known = reasons.BY_NAME.get(reason)
         calm = known is not None and known.calm
-        if item["status"] != "True" and calm:
+        note = item.get("message") or reason
+        if known is reasons.NO_READY_POD and old.get(AVAILABLE, ("",))[0] == "True":
+            cause = condition({"status": after}, READY)
+            note, calm = f"{note} {cause['reason']}: {cause['message']}" if cause else note, False
+        elif item["status"] != "True" and calm:
             continue  # not yet is no news
-        note = (item.get("message") or reason)[:1024]
-        found.setdefault(reason, Transition("Normal" if calm else "Warning", reason, note))
+        found.setdefault(reason, Transition("Normal" if calm else "Warning", reason, note[:NOTE_LENGTH]))
     return [*found.values()]
 
 
-class Recorder:
-    """Posts Events. One that cannot be posted is logged and lost: it repeats what the status says."""
+@dataclass(slots=True)
+class Series:
+    """An Event, and how often it has come."""
 
-    def __init__(self, writer: Writer, instance: str) -> None:
+    namespace: str
+    name: str
+    count: int
+    told: int
+    """What the API server knows of the count."""
+    last: float
+    """By the clock."""
+    last_time: str
+
+    @property
+    def untold(self) -> int:
+        return self.count - self.told
+
+    def is_over(self, now: float) -> bool:
+        return now - self.last >= SERIES_SECONDS
+
+
+@dataclass(slots=True)
+class Account:
+    """What was posted of one service, and what may be."""
+
+    tokens: float
+    as_of: float
+    series: dict[tuple[str, str], Series] = field(default_factory=dict)
+    """By type and reason."""
+    withheld: Counter[str] = field(default_factory=Counter)
+    """By reason, since the last Event."""
+
+    def refill(self, now: float) -> None:
+        self.tokens = min(BURST, self.tokens + (now - self.as_of) / REFILL_SECONDS)
+        self.as_of = now
+
+    def spend(self, now: float, reserve: int = 0) -> bool:
+        """Whether there is a token for a request beside the reserve; it is gone then."""
+        self.refill(now)
+        if self.tokens < 1 + reserve:
+            return False
+        self.tokens -= 1
+        return True
+
+
+class Recorder:
+    """Posts Events, of a service only so many: what repeats raises the count of the Event that is there.
+
+    One that cannot be posted is logged and lost: it repeats what the status says. Belongs to one event loop.
+    """
+
+    def __init__(self, writer: Writer, instance: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._writer = writer
         self._instance = instance
+        self._clock = clock
+        self._accounts: dict[str, Account] = {}
 
     async def post(self, resource: Object, transition: Transition) -> None:
+        now = self._clock()
+        account = self._accounts.setdefault(uid(resource), Account(BURST, now))
+        kind = transition.type, transition.reason
+        if (known := account.series.get(kind)) and known.is_over(now):
+            await self._end(account, kind)
+        if series := account.series.get(kind):
+            series.count += 1
+            series.last, series.last_time = now, _now()
+            if account.spend(now, RESERVE):
+                await self._tell(account, max(account.series, key=lambda one: account.series[one].untold))
+        elif account.spend(now):
+            await self._create(resource, transition, account)
+        else:
+            account.withheld[transition.reason] += 1
+            place = "/".join(place_of(resource))
+            log.warning(
+                "%s: event withheld, after too many: %s: %s", place, transition.reason, transition.note
+            )
+
+    async def tidy(self) -> None:
+        """Say how often what has ended came, and forget services of which there is nothing to say."""
+        now = self._clock()
+        for service, account in [*self._accounts.items()]:
+            for kind, series in [*account.series.items()]:
+                if series.is_over(now):
+                    await self._end(account, kind)
+            account.refill(now)
+            if not account.series and account.tokens == BURST:
+                del self._accounts[service]
+
+    async def _end(self, account: Account, kind: tuple[str, str]) -> None:
+        await self._tell(account, kind)
+        account.series.pop(kind, None)
+
+    async def _tell(self, account: Account, kind: tuple[str, str]) -> None:
+        """Bring the Event's count up to date."""
+        series = account.series[kind]
+        if not series.untold:
+            return
+        count = series.count
+        body = {"series": {"count": count, "lastObservedTime": series.last_time}}
+        try:
+            await self._writer.merge(EVENT, series.namespace, series.name, body)
+        except (NotActive, Refused, Unreachable) as problem:
+            log.info(
+                "%s/%s: event %s came %d times: %s", series.namespace, series.name, kind[1], count, problem
+            )
+            if isinstance(problem, Refused) and problem.status == 404:
+                account.series.pop(kind, None)  # it is gone, and the next one is new
+            return
+        series.told = count
+
+    async def _create(self, resource: Object, transition: Transition, account: Account) -> None:
         metadata = resource["metadata"]
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = _now()
+        withheld, account.withheld = account.withheld, Counter()
         event = {
             "apiVersion": EVENT.api_version,
             "kind": EVENT.name,
@@ -73,6 +190,7 @@ class Recorder:
             },
             "eventTime": now,
             **asdict(transition),
+            "note": _with_withheld(transition.note, withheld),
             "action": "Reconcile",
             "reportingController": "slipway.dev/operator",
             "reportingInstance": self._instance[:128],
@@ -85,7 +203,25 @@ class Recorder:
         try:
             await self._writer.create(EVENT, event)
         except (NotActive, Refused, Unreachable) as problem:
+            account.withheld += withheld
             log.info("%s/%s: no event: %s", metadata["namespace"], metadata["name"], problem)
+            return
+        account.series[transition.type, transition.reason] = Series(
+            metadata["namespace"], event["metadata"]["name"], 1, 1, self._clock(), now
+        )
+
+
+def _with_withheld(note: str, withheld: Counter[str]) -> str:
+    """The note, and what was not posted before it."""
+    if not withheld:
+        return note
+    counted = ", ".join(f"{reason} {count}" for reason, count in withheld.most_common())
+    said = shortened(f" Too many events: {withheld.total()} were withheld before this one ({counted}).", 300)
+    return shortened(note, NOTE_LENGTH - len(said)) + said
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @dataclass(slots=True)

@@ -68,10 +68,10 @@ class Operator:
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         self.lease = Lease(cluster, settings.lease_namespace, settings.lease_name, identity, self.want_all)
         self.writer = Writer(cluster, self.lease.may_write)
-        recorder = Recorder(self.writer, identity)
+        self.recorder = Recorder(self.writer, identity)
         self.profiles = Profiles(settings.profiles, self.want_services_of)
         self.reconciler = Reconciler(
-            cluster, settings, self.resources, self.children, self.profiles, self.writer, recorder
+            cluster, settings, self.resources, self.children, self.profiles, self.writer, self.recorder
         )
         self.watch = Watch(cluster, self.resources, settings, identity, asyncio.get_running_loop())
         cluster.trusted_again = self.watch.renew
@@ -201,6 +201,7 @@ class Operator:
             self.reconciler.pod_events.looks.tidy()
             self.reconciler.loading.looks.tidy()
             self.reconciler.nodes.tidy()
+            await self.recorder.tidy()
             self.want_all(RESYNC_SPREAD)
 
 

@@ -46,7 +46,8 @@ SERVICE_RULES = (
     Rule("", ("persistentvolumeclaims",), ("get",)),
     # `list` asks for the events of one pod that waits without a cause.
     Rule("", ("events",), ("list",)),
-    Rule("events.k8s.io", ("events",), ("create",)),
+    # `patch` counts what repeats on the Event that is there.
+    Rule("events.k8s.io", ("events",), ("create", "patch")),
 )
 
 CLUSTER_RULES = (

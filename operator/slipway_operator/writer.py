@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from slipway_operator.cluster import APPLY, KINDS, Cluster, Kind, Object, Refused
+from slipway_operator.cluster import APPLY, KINDS, MERGE, Cluster, Kind, Object, Refused
 from slipway_operator.informer import MANAGER, Store, place_of
 from slipway_operator.shapes import uid
 
@@ -70,6 +70,10 @@ class Writer:
     async def create(self, kind: Kind, item: Object) -> None:
         """Raises NotActive, Refused and Unreachable."""
         await self._send("POST", kind.path(item["metadata"]["namespace"]), None, item)
+
+    async def merge(self, kind: Kind, namespace: str, name: str, body: Object) -> None:
+        """Change these fields of an object. Raises NotActive, Refused and Unreachable."""
+        await self._send("PATCH", kind.path(namespace, name), None, body, MERGE)
 
     async def _patch(self, path: str, body: Object, force: bool) -> Object:
         query = {"fieldManager": MANAGER, **({"force": "true"} if force else {})}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN, Kind, Refused
-from slipway_operator.events import Recorder, Transition, transitions, waits
+from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SEEN, Refused
+from slipway_operator.events import Transition, transitions, waits
 from slipway_operator.permissions import CLUSTER_RULES, LEASE_RULES, SERVICE_RULES
 from slipway_operator.reconcile import may_pass, refused
 
@@ -34,6 +34,23 @@ def test_a_new_reason_is_one_event_with_the_conditions_message() -> None:
     assert transitions(before, after) == [Transition("Warning", "Unschedulable", "Unschedulable.")]
 
 
+SERVES = status(("Available", "True", "Serving"), ("Ready", "True", "Serving"))
+
+
+def test_a_service_that_serves_no_more_is_a_warning_with_its_cause() -> None:
+    stopped = status(("Available", "False", "NoReadyPod"), ("Ready", "False", "Unresponsive"))
+    assert transitions(SERVES, stopped) == [
+        Transition("Warning", "NoReadyPod", "NoReadyPod. Unresponsive: Unresponsive.")
+    ]
+    assert transitions({}, stopped) == []  # it has not served yet
+    assert transitions(stopped, stopped) == []
+
+
+def test_a_service_that_is_suspended_has_not_failed() -> None:
+    suspended = status(("Available", "False", "Suspended"), ("Progressing", "True", "Suspended"))
+    assert transitions(SERVES, suspended) == [Transition("Normal", "Suspended", "Suspended.")]
+
+
 def test_a_good_end_is_an_event_and_the_way_to_it_is_none() -> None:
     assert transitions({}, status(("ModelLoaded", "False", "Loading"))) == []
     assert transitions({}, status(("ModelLoaded", "True", "Loaded"))) == [
@@ -45,26 +62,6 @@ def test_a_reason_of_another_version_is_no_calm_one() -> None:
     assert transitions({}, status(("Available", "False", "Unheard"))) == [
         Transition("Warning", "Unheard", "Unheard.")
     ]
-
-
-class Sent:
-    """Keeps what would be created, in the order in which it came."""
-
-    def __init__(self) -> None:
-        self.objects: list[Object] = []
-
-    async def create(self, kind: Kind, item: Object) -> None:
-        self.objects.append(item)
-
-
-async def test_the_names_of_events_sort_as_they_came() -> None:
-    sent: Any = Sent()
-    metadata = {"name": "demo", "namespace": "default", "uid": "u"}
-    resource = {"apiVersion": "slipway.dev/v1alpha1", "kind": "InferenceService", "metadata": metadata}
-    for number in range(8):
-        await Recorder(sent, "operator").post(resource, Transition("Normal", f"Reason{number}", "So."))
-    names = [item["metadata"]["name"] for item in sent.objects]
-    assert names == sorted(names)
 
 
 def pod(*conditions: tuple[str, str], deleted: bool = False) -> Object:
