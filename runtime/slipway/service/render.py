@@ -68,6 +68,7 @@ def service(spec: ServiceSpec, facts: Facts) -> Object:
         "loadBalancerClass": wanted.load_balancer_class,
         "loadBalancerSourceRanges": list(wanted.load_balancer_source_ranges),
         "externalTrafficPolicy": wanted.external_traffic_policy,
+        "trafficDistribution": wanted.traffic_distribution,
     }
     return {
         "apiVersion": "v1",

@@ -264,6 +264,8 @@ class Service:
     external_traffic_policy: Literal["Cluster", "Local"] | None = None
     """Whether a node hands requests on to pods of other nodes, for types NodePort and LoadBalancer. Local
     keeps the clients' addresses."""
+    traffic_distribution: Literal["PreferClose", "PreferSameZone", "PreferSameNode"] | None = None
+    """Which pods requests reach first: those in the client's zone, or on its node. Unset, all alike."""
     from_: tuple[Peer, ...] | None = None
     """Who may connect to the pods, by a NetworkPolicy, beside the operator and those who scrape metrics; none
     where the list is empty. Unset, everybody may."""
