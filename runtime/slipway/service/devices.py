@@ -32,6 +32,10 @@ VENDORS = {
 }
 WITH_IMAGE = ("nvidia",)
 """Vendors for whose devices this release has a runtime image."""
+WHOLE_INSTANCE = (
+    "a compute instance has fewer slices (c) than its GPU instance (g). For all of them leave the c out, as "
+    "in 2g.20gb"
+)
 
 
 def kind(spec: ServiceSpec) -> str:
@@ -56,8 +60,9 @@ def resource_name(spec: ServiceSpec) -> str:
     devices = spec.devices
     if devices.vendor is None or devices.claims:
         return ""
-    usual = f"nvidia.com/mig-{devices.profile}" if devices.profile else VENDORS[devices.vendor].resource
-    return devices.resource or usual
+    if devices.profile:
+        return f"nvidia.com/mig-{devices.profile.replace('+', '.')}"
+    return devices.resource or VENDORS[devices.vendor].resource
 
 
 def taint(spec: ServiceSpec) -> str:
@@ -82,6 +87,10 @@ def check_devices(spec: ServiceSpec, resolved: Resolved) -> None:
             "spec.devices.profile",
             "a MIG profile is for devices that are counted, of vendor nvidia. A claim names its own.",
         )
+    if devices.profile and "c." in devices.profile:
+        computing, of_all, _ = devices.profile.split(".", 2)
+        if int(computing[0]) >= int(of_all[0]):
+            raise InvalidService("spec.devices.profile", f"{devices.profile}: {WHOLE_INSTANCE}.")
     if devices.resource and (not devices.vendor or devices.profile or devices.claims):
         raise InvalidService(
             "spec.devices.resource",

@@ -84,4 +84,13 @@ LoadBalancerClass = Annotated[
     str, Form(_QUALIFIED, "a class of load balancers such as example.com/internal", longest=317)
 ]
 SeLinuxLevel = Annotated[str, Form(r"[A-Za-z0-9.:,-]+", "an SELinux level such as s0:c123,c456", longest=256)]
+MigProfile = Annotated[
+    str,
+    Form(
+        r"([1-46-8]c\.)?[1-46-8]g\.[1-9][0-9]{0,2}gb([.+](me|me\.all|gfx)|-me)?",
+        "a MIG profile such as 1g.10gb, 1g.10gb+me, 1g.24gb-me or 1c.2g.20gb",
+        longest=32,
+    ),
+]
+"""As NVIDIA's go-nvlib prints it, or with the dots that NVIDIA's device plugin has in place of `+`."""
 PositiveId = Annotated[int, Range(1, 2**31 - 1)]

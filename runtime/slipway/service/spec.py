@@ -15,6 +15,7 @@ from slipway.service.forms import (
     ImageReference,
     Key,
     LoadBalancerClass,
+    MigProfile,
     MountPath,
     ObjectName,
     Port,
@@ -180,7 +181,7 @@ class Devices:
         | None
     ) = None
     """Extended resource to ask for. Unset, that of the vendor's own device plugin."""
-    profile: Annotated[str, Form(r"[0-9]g\.[0-9]+gb(\.\w+)?", "a MIG profile such as 1g.10gb")] | None = None
+    profile: MigProfile | None = None
     """Slices of this MIG profile instead of whole devices."""
     claims: tuple[ObjectName, ...] = ()
     """Names of ResourceClaimTemplates, instead of a count."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from slipway.args.openapi import Node
 from slipway.service import companions, storage
-from slipway.service.devices import WITH_IMAGE
+from slipway.service.devices import WHOLE_INSTANCE, WITH_IMAGE
 from slipway.service.document import CERTIFICATE_REQUIRED, NO_ROOM, ONE_PEER, SOURCES
 from slipway.service.labels import OURS, PLACES, TAKEN
 from slipway.service.storage import ELSEWHERE, READ_ONLY, WRITABLE
@@ -141,6 +141,13 @@ DEVICES = (
         "!has(self.profile) || (has(self.vendor) && self.vendor == 'nvidia' && "
         "(!has(self.claims) || self.claims.size() == 0))",
         "a MIG profile is for devices that are counted, of vendor nvidia; a claim names its own",
+        field=".profile",
+    ),
+    Rule(
+        "spec.devices",
+        "!has(self.profile) || !self.profile.contains('c.') || "
+        "self.profile.substring(0, 1) < self.profile.substring(3, 4)",
+        WHOLE_INSTANCE,
         field=".profile",
     ),
     Rule(
