@@ -20,7 +20,7 @@ from slipway.service.crd.rules import CROSS_FIELD
 from slipway.service.crd.structure import anchored, at, object_node
 from slipway.service.crd.variables import variable_rules
 from slipway.service.document import SOURCES
-from slipway.service.fields import Form, camel
+from slipway.service.fields import Form, camel, rest_of
 from slipway.service.spec import ServiceSpec
 
 Node = dict[str, Any]
@@ -65,7 +65,7 @@ def declared(cls: type, place: str) -> Iterator[str]:
     """Every field of the dataclass and of those below it, as a place."""
     types = get_type_hints(cls)
     for field in fields(cls):
-        if cls is ServiceSpec and field.name == "metadata":
+        if (cls is ServiceSpec and field.name == "metadata") or field.name == (rest_of(cls) or ("",))[0]:
             continue
         here = f"{place}.{camel(field.name)}"
         yield here

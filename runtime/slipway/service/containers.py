@@ -16,6 +16,7 @@ from slipway.service.facts import Facts
 from slipway.service.fields import InvalidService
 from slipway.service.pod import as_given, pod_template
 from slipway.service.quantity import amount
+from slipway.service.resources import others
 from slipway.service.spec import ServiceSpec
 
 UNITS = {"Ki": "k", "Mi": "m", "Gi": "g"}
@@ -158,7 +159,7 @@ def _container(spec: ServiceSpec, pod: Object, container: Object, program: str) 
         mounts=tuple(
             _mount(spec, volumes[mount["name"]], mount, program) for mount in container["volumeMounts"]
         ),
-        devices=dict(_devices(container, program)),
+        devices=dict(_devices(spec, container, program)),
         memory=_size("spec.resources.memory", memory, program) if memory else None,
         cpus=f"{float(amount(cpu)):g}" if cpu else None,
         # Group 0 as in the image: its folders are writable for that group and for no user.
@@ -245,13 +246,18 @@ def _environment(container: Object, program: str) -> tuple[dict[str, str], tuple
     return variables, tuple(secrets)
 
 
-def _devices(container: Object, program: str) -> Iterator[tuple[str, int]]:
+def _devices(spec: ServiceSpec, container: Object, program: str) -> Iterator[tuple[str, int]]:
     resources = container.get("resources", {})
     if resources.get("claims"):
         raise InvalidService("spec.devices.claims", f"{program} has no ResourceClaims. Use vendor and count.")
     for resource, count in resources.get("limits", {}).items():
         if resource in (NVIDIA, AMD):
             yield resource, int(count)
+        elif resource in others(spec):
+            raise InvalidService(
+                f"spec.resources.{resource}",
+                f"{program} has no resources but CPU, memory and devices. Remove it.",
+            )
         elif "/" in resource:
             raise InvalidService(
                 "spec.devices",

@@ -30,6 +30,8 @@ VENDORS = {
     "habana": Vendor("habana.ai/gaudi", "hpu"),
     "google": Vendor("google.com/tpu", "tpu"),
 }
+MIG = "nvidia.com/mig-"
+"""Begins the names of resources that are slices of a device."""
 WITH_IMAGE = ("nvidia",)
 """Vendors for whose devices this release has a runtime image."""
 WHOLE_INSTANCE = (
@@ -61,8 +63,15 @@ def resource_name(spec: ServiceSpec) -> str:
     if devices.vendor is None or devices.claims:
         return ""
     if devices.profile:
-        return f"nvidia.com/mig-{devices.profile.replace('+', '.')}"
+        return f"{MIG}{devices.profile.replace('+', '.')}"
     return devices.resource or VENDORS[devices.vendor].resource
+
+
+def is_device(spec: ServiceSpec, name: str) -> bool:
+    """Whether a resource of this name is an accelerator, of the pods or of anybody."""
+    usual = [vendor.resource for vendor in VENDORS.values()]
+    shared = tuple(f"{resource}." for resource in usual)  # as NVIDIA's plugin renames those of several pods
+    return name in (resource_name(spec), *usual) or name.startswith((MIG, *shared))
 
 
 def taint(spec: ServiceSpec) -> str:

@@ -75,7 +75,7 @@ def from_mapping(document: object, policy: Policy = STRICT) -> ServiceSpec:
     _check_choices(spec)
     firewall.check_env(spec, policy.env)
     check_devices(spec, resolved_of(spec))
-    check_resources(spec)
+    check_resources(spec, resolved_of(spec))
     check_labels(spec)
     check_mounts(spec)
     check_companions(spec)

@@ -45,6 +45,13 @@ class Range:
     most: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Of a mapping: a document writes its keys, which look like this, beside the fields of its class."""
+
+    keys: Form
+
+
 def camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
@@ -60,6 +67,15 @@ def _evaluated(cls: type) -> Mapping[str, Any]:
     return get_type_hints(cls, include_extras=True)
 
 
+def rest_of(cls: type) -> tuple[str, Form] | None:
+    """The mapping of the class that takes what is none of its fields, and what its keys look like."""
+    for name, wanted in types_of(cls).items():
+        for rule in get_args(wanted):
+            if isinstance(rule, Rest):
+                return name, rule.keys
+    return None
+
+
 def read(cls: type[T], value: object, path: str, **given: object) -> T:
     """An instance of the dataclass `cls`; `given` are fields that come from elsewhere.
 
@@ -67,15 +83,21 @@ def read(cls: type[T], value: object, path: str, **given: object) -> T:
     """
     if not isinstance(value, Mapping):
         raise InvalidService(path, f"{shown(value)} is not a mapping of fields.")
-    declared = {camel(f.name): f for f in fields(cls) if f.name not in given}  # type: ignore[arg-type]
+    rest, keys = rest_of(cls) or ("", None)
+    declared = {camel(f.name): f for f in fields(cls) if f.name not in (*given, rest)}  # type: ignore[arg-type]
     types = types_of(cls)
     values = dict(given)
+    others: dict[str, object] = {}
     for key, item in value.items():
-        if key not in declared:
-            raise unknown_field(path, key, list(declared))
-        if item is not None:
+        if item is not None and key in declared:
             name = declared[key].name
             values[name] = convert(types[name], item, f"{path}.{key}")
+        elif keys and re.fullmatch(keys.pattern, str(key)):
+            others |= {} if item is None else {key: item}
+        elif key not in declared:
+            raise unknown_field(path, key, [*declared, *([keys.words] if keys else [])])
+    if others:
+        values[rest] = convert(types[rest], others, path)
     for key, field in declared.items():
         if field.name not in values and _required(field):
             raise InvalidService(f"{path}.{key}", "it must be given.")
@@ -195,12 +217,16 @@ def written(value: Any, spelled: Callable[[Any, Any], Any] = lambda annotation, 
     spelled  makes of a field's annotated type and its value what is written
     """
     if is_dataclass(value):
-        types = types_of(type(value))
-        return {
+        types, (rest, _) = types_of(type(value)), rest_of(type(value)) or ("", None)
+        made = {
             camel(field.name): written(spelled(types[field.name], item), spelled)
             for field in fields(value)
-            if (item := getattr(value, field.name)) != _default(field)
+            if field.name != rest and (item := getattr(value, field.name)) != _default(field)
         }
+        if rest:
+            _, of_value = get_args(get_args(types[rest])[0])
+            made |= {key: spelled(of_value, item) for key, item in getattr(value, rest).items()}
+        return made
     if isinstance(value, tuple | list):
         return [written(item, spelled) for item in value]
     if isinstance(value, Mapping):

@@ -38,6 +38,15 @@ Quantity = Annotated[
         numbers=True,
     ),
 ]
+_EXTENDED = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+ExtendedResource = Annotated[
+    str, Form(_EXTENDED, "an extended resource such as example.com/gpu", longest=316)
+]
+OTHER_RESOURCE = Form(
+    rf"{_EXTENDED}|hugepages-[1-9][0-9]*(Ki|Mi|Gi)",
+    "extended resources such as rdma/ib, and huge pages such as hugepages-2Mi",
+    longest=316,
+)
 Duration = Annotated[str, Form(r"([0-9]+(ms|s|m|h))+", "a duration such as 30s")]
 EnvName = Annotated[str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "a name of a variable", longest=256)]
 ImageReference = Annotated[str, Form(r"[^\s-]\S*", "an image such as registry/name:tag or name@sha256:…")]

@@ -11,6 +11,7 @@ from slipway.service.engine import arguments, fetched_to
 from slipway.service.fields import InvalidService
 from slipway.service.origin import words_of
 from slipway.service.pod import secret_variables
+from slipway.service.resources import others
 from slipway.service.spec import ServiceSpec
 
 DEMO_IMAGE = "demo-model"
@@ -141,7 +142,7 @@ def _without_meaning(spec: ServiceSpec) -> list[str]:
         found.append(f"spec.initContainers and spec.sidecars stay in the cluster: {', '.join(names)}.")
     if spec.replicas > 1:
         found.append(f"spec.replicas is {spec.replicas}: one process runs here.")
-    if spec.resources.cpu or spec.resources.memory:
+    if spec.resources.cpu or spec.resources.memory or others(spec):
         found.append("spec.resources binds nothing here: the process may use the whole machine.")
     if spec.model.s3 and spec.model.s3.secret:
         found.append(

@@ -113,8 +113,9 @@ class EmptyDir:
 
     size_limit: Size | None = None
     """Beyond which the pod is evicted."""
-    medium: Literal["Memory"] | None = None
-    """Memory, which counts against the limit of whoever writes. Unset, the node's disk."""
+    medium: Literal["Memory", "HugePages", "HugePages-2Mi", "HugePages-1Gi"] | None = None
+    """Memory, which counts against the limit of whoever writes, or huge pages that a container asks for; with
+    their size where the pod has pages of several. Unset, the node's disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,7 @@ def check_profiled(spec: ServiceSpec, profile: ServingProfile | None) -> Service
         # Whoever writes profiles runs the cluster.
         firewall.check_env(whole, frozenset(envs.BY_NAME))
         check_devices(whole, resolved_of(whole))
-        check_resources(whole)
+        check_resources(whole, resolved_of(whole))
         check_labels(whole)
     return whole
 

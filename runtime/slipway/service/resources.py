@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from slipway.service import devices
+from slipway.service.companions import companions
 from slipway.service.fields import InvalidService
 from slipway.service.quantity import amount, written
 from slipway.service.spec import Limits, Resources, ServiceSpec
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 WORKER_GIB = 4
 """Host memory of a process that drives a device: its libraries, and weights on their way."""
+HUGE_PAGES = "hugepages-"
+"""Begins the names of resources that are memory in pages of one size, which ends them."""
 FIELDS = {"cpu": "cpu", "memory": "memory", "ephemeral-storage": "ephemeralStorage"}
 """Kubernetes' name of a resource → the document's."""
 
@@ -31,6 +35,7 @@ def of_server(spec: ServiceSpec, resolved: Resolved) -> dict[str, Any]:
             amounts["memory"] = written(amount(amounts["memory"]) + shared)
         if number := devices.count(spec, resolved):
             amounts[devices.resource_name(spec)] = str(number)
+        amounts |= others(spec)
     return _given(requests, limits)
 
 
@@ -45,8 +50,19 @@ def shared_memory(spec: ServiceSpec, resolved: Resolved) -> str:
     return spec.resources.shared_memory or f"{devices.workers(resolved)}Gi"
 
 
-def check_resources(spec: ServiceSpec) -> None:
-    """Raises InvalidService where a limit is below what is promised."""
+def others(spec: ServiceSpec) -> Amounts:
+    """Extended resources and huge pages, of which Kubernetes promises exactly what it limits."""
+    return {**spec.resources.limits.others, **spec.resources.others}
+
+
+def page_sizes(amounts: Mapping[str, object]) -> list[str]:
+    """Of the huge pages among the resources, such as 2Mi."""
+    return [name.removeprefix(HUGE_PAGES) for name in amounts if name.startswith(HUGE_PAGES)]
+
+
+def check_resources(spec: ServiceSpec, resolved: Resolved) -> None:
+    """Raises InvalidService where a limit is below what is promised, and where Kubernetes would not take an
+    extended resource."""
     promised = _amounts(spec.resources)
     for name, limit in _amounts(spec.resources.limits).items():
         if name in promised and amount(limit) < amount(promised[name]):
@@ -55,6 +71,70 @@ def check_resources(spec: ServiceSpec) -> None:
                 f"{limit} is less than {promised[name]}, the promise of spec.resources.{FIELDS[name]}. "
                 "Raise the one, or lower the other.",
             )
+    for place, amounts in (("", spec.resources.others), (".limits", spec.resources.limits.others)):
+        for name, quantity in amounts.items():
+            if wrong := _wrong_name(spec, name) or _wrong_quantity(name, quantity):
+                raise InvalidService(f"spec.resources{place}.{name}", wrong)
+    for name in spec.resources.others.keys() & spec.resources.limits.others.keys():
+        asked, limit = spec.resources.others[name], spec.resources.limits.others[name]
+        if amount(asked) != amount(limit):
+            raise InvalidService(
+                f"spec.resources.limits.{name}",
+                f"{limit} is not {asked}, as spec.resources.{name} has it: of such a resource Kubernetes "
+                "promises exactly the limit. Leave out one of the two.",
+            )
+    needed = _requests(spec, resolved).keys() & {"cpu", "memory"}
+    if (sizes := page_sizes(others(spec))) and not needed and not spec.profile:
+        raise InvalidService(
+            "spec.resources",
+            f"{HUGE_PAGES}{sizes[0]} alone makes no pod: Kubernetes wants cpu or memory beside huge pages. "
+            "Set spec.resources.memory.",
+        )
+    _check_media(spec)
+
+
+def _check_media(spec: ServiceSpec) -> None:
+    """A folder in huge pages is mounted where the pod asks for such pages, whichever container does."""
+    asked = [others(spec)]
+    for _, container in companions(spec):
+        asked += [amounts for amounts in container.resources.values() if isinstance(amounts, Mapping)]
+    sizes = sorted({size for amounts in asked for size in page_sizes(amounts)})
+    for index, volume in enumerate(spec.volumes):
+        medium, _, size = ((volume.empty_dir and volume.empty_dir.medium) or "").partition("-")
+        if (
+            medium != "HugePages"
+            or (size in sizes if size else len(sizes) == 1)
+            or (spec.profile and not sizes)
+        ):
+            continue
+        if size or not sizes:
+            wanted = f"{HUGE_PAGES}{size or '2Mi'}"
+            wrong = f"no container asks for these pages. Add {wanted} to spec.resources."
+        else:
+            media = " or ".join(f"HugePages-{one}" for one in sizes)
+            wrong = f"the pod asks for pages of several sizes. Choose one of them: {media}."
+        raise InvalidService(f"spec.volumes[{index}].emptyDir.medium", wrong)
+
+
+def _wrong_name(spec: ServiceSpec, name: str) -> str:
+    """Why the document may not ask for the resource by its name, or nothing."""
+    if devices.is_device(spec, name):
+        return (
+            "devices are asked for by spec.devices: vendor, and resource or profile where it is not the "
+            "vendor's usual one. Remove it here."
+        )
+    domain, _, _ = name.partition("/")
+    if domain.endswith("kubernetes.io") or domain.startswith("requests."):
+        return "Kubernetes keeps names of this domain for itself. Name what a device plugin offers."
+    return ""
+
+
+def _wrong_quantity(name: str, quantity: str) -> str:
+    number = amount(quantity)
+    if sizes := page_sizes({name: quantity}):
+        whole = (number / amount(sizes[0])).denominator == 1
+        return "" if whole else f"{quantity} is no multiple of {sizes[0]}, the size of a page."
+    return "" if number.denominator == 1 else f"{quantity} is not a whole number, and parts cannot be had."
 
 
 def _requests(spec: ServiceSpec, resolved: Resolved) -> Amounts:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from slipway.service.fields import Form, Range
+from slipway.service.fields import Form, Range, Rest
 from slipway.service.forms import (
+    OTHER_RESOURCE,
     AbsolutePath,
     AddressRange,
     Count,
     Duration,
+    ExtendedResource,
     ImageReference,
     Key,
     LoadBalancerClass,
@@ -169,17 +171,7 @@ class Devices:
     """Whose devices. For all but nvidia the runtime's image is named in `runtime.image`."""
     count: Annotated[int, Range(1, 64)] | None = None
     """Tensor × pipeline × local data parallel size, which is also its default with a vendor."""
-    resource: (
-        Annotated[
-            str,
-            Form(
-                r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?",
-                "an extended resource such as example.com/gpu",
-                longest=316,
-            ),
-        ]
-        | None
-    ) = None
+    resource: ExtendedResource | None = None
     """Extended resource to ask for. Unset, that of the vendor's own device plugin."""
     profile: MigProfile | None = None
     """Slices of this MIG profile instead of whole devices."""
@@ -193,7 +185,8 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a pod may use at most, where that is not what it is promised."""
+    """What a pod may use at most, where that is not what it is promised. Extended resources and huge pages
+    that stand here by their names are promised, too."""
 
     cpu: Quantity | None = None
     """Unset, `resources.cpu` on CPU, whose server has a thread for each, and none with devices."""
@@ -201,11 +194,13 @@ class Limits:
     """For the processes, as `resources.memory`, which it is where unset."""
     ephemeral_storage: Quantity | None = None
     """Unset, `resources.ephemeralStorage`."""
+    others: Annotated[Mapping[str, Quantity], Rest(OTHER_RESOURCE)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What a pod is promised. It is the limit of memory and storage too, unless `limits` says more."""
+    """What a pod is promised. It is the limit of memory and storage too, unless `limits` says more. Extended
+    resources such as rdma/ib and huge pages such as hugepages-2Mi stand here by their names."""
 
     cpu: Quantity | None = None
     """Unset, with devices one for each of the pod's parallel workers and API servers."""
@@ -215,6 +210,7 @@ class Resources:
     shared_memory: Quantity | None = None
     """Size of /dev/shm. Unset, 1Gi for each of the pod's parallel workers."""
     ephemeral_storage: Quantity | None = None
+    others: Annotated[Mapping[str, Quantity], Rest(OTHER_RESOURCE)] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from slipway.args.openapi import ANYTHING, Node
 from slipway.service.crd.rules import quoted
-from slipway.service.fields import Form, Range, camel, key_of, most_of, types_of
+from slipway.service.fields import Form, Range, camel, key_of, most_of, rest_of, types_of
 
 LONGEST_TEXT = 4096
 LONGEST_VALUE = 16384
@@ -30,10 +30,11 @@ def object_node(
 ) -> Node:
     """The schema of the dataclass `cls`: `given` are fields described elsewhere, `without` no part of it."""
     types, texts = types_of(cls), field_texts(cls)
+    rest, _ = rest_of(cls) or ("", None)
     properties: Node = {}
     required = []
     for field in fields(cls):
-        if field.name in without:
+        if field.name in (*without, rest):
             continue
         node = (given or {}).get(field.name) or node_of(types[field.name])
         text = _described(texts.get(field.name) or node.get("description", ""), field)
@@ -48,6 +49,7 @@ def object_node(
         | described
         | ({"required": required} if required else {})
         | {"properties": properties}
+        | ({"x-kubernetes-preserve-unknown-fields": True} if rest else {})
     )
 
 
