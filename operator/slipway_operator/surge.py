@@ -30,7 +30,9 @@ async def no_room(
 
 
 async def _no_node(cluster: Cluster, nodes: Nodes, pod_spec: Object) -> str | None:
-    if pod_spec.get("resourceClaims"):
+    if claims := pod_spec.get("resourceClaims"):
+        if shared := [claim["resourceClaimName"] for claim in claims if "resourceClaimName" in claim]:
+            return f"a new pod would share the devices of claim {shared[0]} with the pods that run"
         return "what claims have free is not known before a pod asks"
     known = await nodes.all()
     if not known:

@@ -34,10 +34,12 @@ _ABSENT = (
         "model.pvc, spec.model.cache or spec.volumes",
     ),
     (r'resourceclaimtemplate\S* "([^"]+)"', "ResourceClaimTemplate", "devices.claims"),
+    (r'resourceclaim(?:\.\S+)? "([^"]+)"', "ResourceClaim", "devices.claims"),
 )
 """What the scheduler calls it, its kind, and the fields that name it."""
 _UNBOUND = "unbound immediate PersistentVolumeClaims"
 _UNALLOCATED = "cannot allocate all claims"
+_ELSEWHERE = "resourceclaim not available on the node"
 _HELD = "ReadWriteOncePod access mode"
 _BYTES = ("memory", "ephemeral-storage", "hugepages")
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"))
@@ -78,6 +80,10 @@ def unschedulable(pod: Object, nodes: Objects = (), events: Objects = ()) -> Fin
             f"wants {_claims(pod)}, and no node has them free{outlook}.{words}"
         )
     total, rest = (int(match[2]), match[3].strip().rstrip(".")) if match else (0, cause or "no node fits")
+    if _ELSEWHERE in rest:
+        return reasons.UNSCHEDULABLE.found(
+            f"{_claims(pod)} are on a node that does not take the pod: {rest}{outlook}.{words}"
+        )
     if _HELD in rest:
         return reasons.UNSCHEDULABLE.found(
             f"another pod holds {_volume_claims(pod)}, which one pod at a time can mount. End that pod, or "
@@ -127,7 +133,10 @@ def _claim(words: str) -> str:
 
 def _claims(pod: Object) -> str:
     """`the devices of claim two-gpus`"""
-    named = [str(one.get("resourceClaimTemplateName")) for one in pod["spec"].get("resourceClaims") or ()]
+    named = [
+        str(one.get("resourceClaimTemplateName") or one.get("resourceClaimName"))
+        for one in pod["spec"].get("resourceClaims") or ()
+    ]
     return f"the devices of {'claim' if len(named) == 1 else 'claims'} {', '.join(named)}"
 
 

@@ -224,6 +224,22 @@ def test_a_rollout_without_spare_devices_for_a_claim_says_it_too():
     )
 
 
+def test_a_shared_claim_that_is_missing_or_elsewhere_is_named():
+    shared = {"resourceClaims": [{"name": "devices-0", "resourceClaimName": "pair"}]}
+    missing = unscheduled('0/1 nodes are available: resourceclaim.resource.k8s.io "pair" not found.')
+    assert first(explained(missing)) == "ResourceClaim pair does not exist"
+    wants = unscheduled(
+        "0/2 nodes are available: 1 node(s) were unschedulable, 1 resourceclaim not available on the node. "
+        "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+    )
+    wants["spec"] |= shared
+    found = explained(wants)
+    assert found.reason.name == "Unschedulable"
+    assert first(found).startswith(
+        "the devices of claim pair are on a node that does not take the pod: 1 node"
+    )
+
+
 def test_a_claim_without_its_template_is_told_though_the_scheduler_is_silent():
     waits = pod(node=None)
     waits["status"]["conditions"] = []

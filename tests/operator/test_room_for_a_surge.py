@@ -12,7 +12,9 @@ from slipway_operator.surge import no_room
 FULL = "no node has nvidia.com/gpu 1 free beside the pods that run"
 
 
-def spec_of(replicas: int = 1, length: int = 512, **rollout: Any) -> ServiceSpec:
+def spec_of(
+    replicas: int = 1, length: int = 512, devices: dict[str, Any] | None = None, **rollout: Any
+) -> ServiceSpec:
     return from_mapping(
         {
             "apiVersion": "slipway.dev/v1alpha1",
@@ -21,6 +23,7 @@ def spec_of(replicas: int = 1, length: int = 512, **rollout: Any) -> ServiceSpec
             "spec": {
                 "model": {"path": "/models/demo"},
                 "engine": {"maxModelLen": length},
+                "devices": devices or {},
                 "replicas": replicas,
                 "rollout": {"maxSurge": "Auto", **rollout},
             },
@@ -57,3 +60,19 @@ async def test_what_was_said_of_a_claim_is_nothing_of_room() -> None:
     live = deployment(spec_of(), None, 1)
     live["metadata"]["annotations"] = {"slipway.dev/rollout": "Recreate: the claim c is ReadWriteOnce. So."}
     assert await said(spec_of(), live) is None
+
+
+@pytest.mark.parametrize(
+    ("claim", "why"),
+    [
+        ("two-gpus", "what claims have free is not known before a pod asks"),
+        (
+            {"resourceClaimName": "pair"},
+            "a new pod would share the devices of claim pair with the pods that run",
+        ),
+    ],
+)
+async def test_with_claims_old_pods_end_first(claim, why) -> None:
+    devices = {"claims": [claim]}
+    live = deployment(spec_of(devices=devices), None, 1)
+    assert await said(spec_of(length=1024, devices=devices), live) == why

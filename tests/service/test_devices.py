@@ -218,3 +218,42 @@ def test_podman_has_no_other_resources_and_a_process_says_that_they_bind_nothing
     with pytest.raises(InvalidService, match=r"spec\.resources\.hugepages-2Mi: podman"):
         podman_command(pages, Facts())
     assert any("spec.resources binds nothing" in one for one in local_start(spec, {}).warnings)
+
+
+def claimed(*claims: Any) -> list[dict[str, Any]]:
+    pod = pod_of(devices={"claims": list(claims)})
+    made: list[dict[str, Any]] = pod["resourceClaims"]
+    assert pod["containers"][0]["resources"]["claims"] == [{"name": one["name"]} for one in made]
+    return made
+
+
+def test_a_claim_is_a_template_s_or_one_that_pods_share():
+    assert claimed("a", {"resourceClaimName": "b"}, {"resourceClaimTemplateName": "c"}, "a") == [
+        {"name": "devices-0", "resourceClaimTemplateName": "a"},
+        {"name": "devices-1", "resourceClaimName": "b"},
+        {"name": "devices-2", "resourceClaimTemplateName": "c"},
+        {"name": "devices-3", "resourceClaimTemplateName": "a"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("claims", "said"),
+    [
+        ([{}], "spec.devices.claims[0]: exactly one of resourceClaimName and resourceClaimTemplateName"),
+        ([{"resourceClaimName": "a", "resourceClaimTemplateName": "b"}], "exactly one of"),
+        (["a", {"resourceClaimName": None}], "spec.devices.claims[1]: exactly one of"),
+        ([{"resourceClaimName": "a"}, {"resourceClaimName": "a"}], "the ResourceClaim a stands there twice"),
+        ([{"resourceClaimName": "A"}], "spec.devices.claims[0].resourceClaimName: 'A' is not the name of"),
+        ([{"name": "a"}], "spec.devices.claims[0].name: there is no such field"),
+        ([1], "spec.devices.claims[0]: 1 is not text"),
+        ([["a"]], "spec.devices.claims[0]: ['a'] is not text"),
+    ],
+)
+def test_what_is_no_claim_is_refused(claims, said):
+    assert said in refusal(devices={"claims": claims})
+
+
+def test_a_shared_claim_excludes_counted_devices_as_a_template_does():
+    assert "count and claims exclude each other" in refusal(
+        devices={"vendor": "nvidia", "count": 1, "claims": [{"resourceClaimName": "a"}]}
+    )

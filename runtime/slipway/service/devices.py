@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from slipway.args.data_parallel import copies_here
 from slipway.service.fields import InvalidService
-from slipway.service.spec import ServiceSpec
+from slipway.service.spec import DeviceClaim, ServiceSpec
 
 if TYPE_CHECKING:
     from slipway.args import Resolved
@@ -84,6 +84,7 @@ def taint(spec: ServiceSpec) -> str:
 def check_devices(spec: ServiceSpec, resolved: Resolved) -> None:
     """Raises InvalidService where the document's devices contradict each other or its arguments."""
     devices = spec.devices
+    _check_claims(devices.claims)
     if devices.count is not None and devices.claims:
         raise InvalidService("spec.devices", "count and claims exclude each other. Keep one.")
     if devices.count is not None and not devices.vendor and not spec.profile:
@@ -124,6 +125,21 @@ def check_devices(spec: ServiceSpec, resolved: Resolved) -> None:
             f"{devices.count} is not {_product(resolved)} = {wanted}, the workers of a pod, each with a "
             "device of its own. Leave count out, or change the sizes under spec.engine.",
         )
+
+
+def _check_claims(claims: tuple[str | DeviceClaim, ...]) -> None:
+    shared: list[str] = []
+    for index, claim in enumerate(claims):
+        if isinstance(claim, str):
+            continue
+        path, name = f"spec.devices.claims[{index}]", claim.resource_claim_name
+        if (name is None) == (claim.resource_claim_template_name is None):
+            raise InvalidService(
+                path, "exactly one of resourceClaimName and resourceClaimTemplateName is needed."
+            )
+        if name in shared:
+            raise InvalidService(path, f"the ResourceClaim {name} stands there twice, and a pod has it once.")
+        shared += [name] if name else []
 
 
 def _product(resolved: Resolved) -> str:

@@ -187,7 +187,7 @@ def _either(choices: list[Any], value: object, path: str) -> object:
     """As the choice of the value's own type, else as the first."""
     for choice in choices:
         plain = get_args(choice)[0] if get_origin(choice) is Annotated else choice
-        if type(value) is plain:
+        if type(value) is plain or (isinstance(value, Mapping) and is_dataclass(plain)):
             return convert(choice, value, path)
     return convert(choices[0], value, path)
 

@@ -110,8 +110,11 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
         pod["imagePullSecrets"] = [{"name": name} for name in names]
     if spec.devices.claims:
         pod["resourceClaims"] = [
-            {"name": claim, "resourceClaimTemplateName": template}
-            for claim, template in zip(_claims(spec), spec.devices.claims, strict=True)
+            {
+                "name": name,
+                **({"resourceClaimTemplateName": claim} if isinstance(claim, str) else written(claim)),
+            }
+            for name, claim in zip(_claims(spec), spec.devices.claims, strict=True)
         ]
     return pod | _scheduling(spec, facts)
 

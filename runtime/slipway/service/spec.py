@@ -164,6 +164,15 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClaim:
+    """A ResourceClaim that is there, or the template of one for each pod."""
+
+    resource_claim_name: ObjectName | None = None
+    """All pods share its devices."""
+    resource_claim_template_name: ObjectName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
     """Accelerators of each pod. Without a vendor and without claims the model runs on CPU."""
 
@@ -175,8 +184,9 @@ class Devices:
     """Extended resource to ask for. Unset, that of the vendor's own device plugin."""
     profile: MigProfile | None = None
     """Slices of this MIG profile instead of whole devices."""
-    claims: tuple[ObjectName, ...] = ()
-    """Names of ResourceClaimTemplates, instead of a count."""
+    claims: tuple[ObjectName | DeviceClaim, ...] = ()
+    """Instead of a count: names of ResourceClaimTemplates, of which each pod has a claim of its own, or
+    `resourceClaimName: NAME` for a ResourceClaim that all pods share."""
 
     @property
     def present(self) -> bool:

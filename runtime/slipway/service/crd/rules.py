@@ -118,11 +118,6 @@ MODEL = (
 
 DEVICES = (
     Rule(
-        "spec.devices",
-        "!has(self.count) || !has(self.claims) || self.claims.size() == 0",
-        "count and claims exclude each other: a pod takes its devices from one of them. Keep one",
-    ),
-    Rule(
         "spec",
         f"!({given('devices.count')}) || has(self.devices.vendor) || has(self.profile)",
         "a count does not say whose devices: name a vendor",
@@ -130,17 +125,14 @@ DEVICES = (
     ),
     Rule(
         "spec.devices",
-        "!has(self.resource) || (has(self.vendor) && !has(self.profile) && "
-        "(!has(self.claims) || self.claims.size() == 0))",
-        "it is for whole devices of a vendor, which are counted: name the vendor, and leave out profile and "
-        "claims",
+        "!has(self.resource) || (has(self.vendor) && !has(self.profile))",
+        "it is for whole devices of a vendor, which are counted: name the vendor, and leave out profile",
         field=".resource",
     ),
     Rule(
         "spec.devices",
-        "!has(self.profile) || (has(self.vendor) && self.vendor == 'nvidia' && "
-        "(!has(self.claims) || self.claims.size() == 0))",
-        "a MIG profile is for devices that are counted, of vendor nvidia; a claim names its own",
+        "!has(self.profile) || (has(self.vendor) && self.vendor == 'nvidia')",
+        "a MIG profile is for devices that are counted, of vendor nvidia",
         field=".profile",
     ),
     Rule(

@@ -105,9 +105,12 @@ def _in_words(form: Form, guard: str) -> Node:
 
 
 def _either(choices: list[Any]) -> Node:
-    """One type, or numbers and texts side by side."""
+    """One type, or several side by side: numbers and texts, or texts and objects, of which no schema can tell
+    anything and which no rule can read."""
     if len(choices) == 1:
         return node_of(choices[0])
+    if any(map(is_dataclass, choices)):
+        return dict(ANYTHING)
     both = _int_or_string()
     for choice in choices:
         node = node_of(choice)

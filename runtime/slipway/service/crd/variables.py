@@ -116,12 +116,12 @@ def _by_device() -> dict[str, list[str]]:
 
 
 def _for_devices(kind: str, names: list[str]) -> Rule:
-    claimed = f"{given('devices.claims')} && self.devices.claims.size() > 0"
+    # Whether there are claims no rule can see: without a vendor the operator has the last word.
     allowed = {
-        "cpu": f"!({given('devices.vendor')}) && !({claimed})",
-        "cuda": f"{given('devices.vendor')} ? self.devices.vendor == 'nvidia' : {claimed}",
+        "cpu": f"!({given('devices.vendor')})",
+        "cuda": "has(self.devices) && (!has(self.devices.vendor) || self.devices.vendor == 'nvidia')",
     }
-    of_profile = f"has(self.profile) && !({given('devices.vendor')}) && !({claimed})"
+    of_profile = f"has(self.profile) && !({given('devices.vendor')})"
     vendors = listed([vendor for vendor, facts in VENDORS.items() if facts.kind == kind])
     runs_there = allowed.get(kind, f"{given('devices.vendor')} && self.devices.vendor in {vendors}")
     return Rule(
