@@ -53,7 +53,27 @@ SPECS = st.fixed_dictionaries(
         "rollout": st.sampled_from([{}, {"template": "Latest"}, {"drainSeconds": 90}, {"maxUnavailable": 1}]),
         "secrets": st.sampled_from([{}, {"tls": {"name": "t"}}, {"apiKey": {"name": "a", "key": "k"}}]),
         "volumes": st.sampled_from(
-            [[], [{"name": "v", "mountPath": "/v", "emptyDir": {}}, {"name": "w", "pvc": {"name": "c"}}]]
+            [
+                [],
+                [{"name": "v", "mountPath": "/v", "emptyDir": {}}, {"name": "w", "pvc": {"name": "c"}}],
+                [
+                    {
+                        "name": "v",
+                        "mountPath": "/v",
+                        "projected": {
+                            "sources": [
+                                {"serviceAccountToken": {"path": "token"}},
+                                {"secret": {"name": "s", "items": [{"key": "k", "path": "p"}]}},
+                                {
+                                    "downwardAPI": {
+                                        "items": [{"path": "l", "fieldRef": {"fieldPath": "metadata.labels"}}]
+                                    }
+                                },
+                            ]
+                        },
+                    }
+                ],
+            ]
         ),
         "sidecars": st.sampled_from(
             [[], [{"name": "c", "image": "a", "args": None, "resources": {"limits": {"memory": None}}}]]

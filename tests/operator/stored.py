@@ -118,6 +118,18 @@ def _default_template(template: Object) -> None:
         for source in ("secret", "configMap"):
             if source in volume:
                 volume[source].setdefault("defaultMode", 420)
+        _default_sources(volume.get("projected") or {})
+
+
+def _default_sources(projected: Object) -> None:
+    if projected:
+        projected.setdefault("defaultMode", 420)
+    for source in projected.get("sources", ()):
+        if "serviceAccountToken" in source:
+            source["serviceAccountToken"].setdefault("expirationSeconds", 3600)
+        for item in source.get("downwardAPI", {}).get("items", ()):
+            item.get("fieldRef", {}).setdefault("apiVersion", "v1")
+            item.get("resourceFieldRef", {}).setdefault("divisor", "0")
 
 
 def _pull_policy(image: str) -> str:

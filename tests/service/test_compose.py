@@ -68,8 +68,9 @@ def test_every_container_of_the_pod_is_a_service_with_all_that_it_has(name):
 @given(SPECS)
 def test_so_it_is_with_documents_that_nobody_wrote_unless_they_need_a_cluster(wanted):
     spec = from_mapping(document_of(wanted))
-    if spec.secrets.tls or spec.devices.claims or spec.devices.profile or spec.sidecars:
-        with pytest.raises(InvalidService, match=r"spec\.(secrets\.tls|devices|sidecars)"):
+    of_cluster = any(volume.projected for volume in spec.volumes)
+    if spec.secrets.tls or spec.devices.claims or spec.devices.profile or spec.sidecars or of_cluster:
+        with pytest.raises(InvalidService, match=r"spec\.(secrets\.tls|devices|sidecars|volumes)"):
             compose_file(spec, FACTS)
     else:
         is_the_pod(spec)

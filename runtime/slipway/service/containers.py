@@ -221,6 +221,11 @@ def _mount(spec: ServiceSpec, volume: Object, mount: Object, program: str) -> Mo
             raise InvalidService(
                 "spec.volumes", f"{program} has no CSI driver {driver}. Remove {volume['name']}."
             )
+        case {"projected": _}:
+            raise InvalidService(
+                "spec.volumes",
+                f"{program} has no tokens and no objects of a cluster. Remove {volume['name']}.",
+            )
     if volume["name"] == "tls":
         field, instead = "spec.secrets.tls", "Remove it, and serve TLS from a proxy before this port."
     else:

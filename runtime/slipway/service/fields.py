@@ -37,6 +37,8 @@ class Form:
     """A bare number is taken as its text, as Kubernetes does for quantities."""
     longest: int | None = None
     """Characters, where rules of the CRD compare many of them."""
+    deep: bool = False
+    """In lists within lists of lists, where the API server reckons a rule too dear: it checks the pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Rest:
 
 def camel(name: str) -> str:
     head, *rest = name.split("_")
-    return head + "".join(word.capitalize() for word in rest)
+    return head + "".join("API" if word == "api" else word.capitalize() for word in rest)
 
 
 def types_of(cls: type) -> Mapping[str, Any]:

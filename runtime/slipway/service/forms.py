@@ -30,6 +30,19 @@ _INSIDE = "a path inside the volume, without .. and a first slash"
 RelativePath = Annotated[str, Form(_STEPS, _INSIDE)]
 SubPath = Annotated[str, Form(_STEPS, _INSIDE, longest=512)]
 """Of a mount, of which there may be many."""
+ProjectedPath = Annotated[
+    str,
+    Form(
+        rf"\.?[^/.][^/]*(/{_STEP}?)*",
+        "a path inside the volume, without .. and a first slash",
+        longest=512,
+        deep=True,
+    ),
+]
+ProjectedKey = Annotated[
+    str, Form(r"[-._a-zA-Z0-9]{1,253}", "a key of a Secret or ConfigMap", longest=253, deep=True)
+]
+Mode = Annotated[int, Range(0, 0o777)]
 Quantity = Annotated[
     str,
     Form(
@@ -80,6 +93,15 @@ FieldPath = Annotated[
         r"|spec\.(nodeName|serviceAccountName)|status\.(podIPs?|hostIPs?)",
         "a field of the pod such as metadata.name, metadata.labels['team'], spec.nodeName or status.podIP",
         longest=400,
+    ),
+]
+DownwardPath = Annotated[
+    str,
+    Form(
+        rf"metadata\.(name|namespace|uid|(labels|annotations)(\[\x27{_QUALIFIED}\x27\])?)",
+        "a field of the pod that can be a file, such as metadata.labels or metadata.labels['team']",
+        longest=400,
+        deep=True,
     ),
 ]
 Address = Annotated[str, Form(r"[0-9a-fA-F.:]+", "an IP address", longest=64)]

@@ -21,6 +21,7 @@ from slipway.service.forms import (
     Size,
     SubPath,
 )
+from slipway.service.projected import Projected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ class EmptyDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A volume of exactly one of pvc, csi and emptyDir. `files` mounts ConfigMaps and Secrets."""
+    """A volume of exactly one of pvc, csi, emptyDir and projected. `files` mounts ConfigMaps and Secrets."""
 
     KEY: ClassVar[str] = "name"
     name: PartName
@@ -131,6 +132,7 @@ class Volume:
     pvc: VolumeClaim | None = None
     csi: CsiVolume | None = None
     empty_dir: EmptyDir | None = None
+    projected: Projected | None = None
 
     @property
     def read_only(self) -> bool:

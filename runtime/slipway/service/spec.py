@@ -123,7 +123,7 @@ class Runtime:
     image_pull_secrets: tuple[ObjectName, ...] = ()
     """Names of Secrets with the registry's credentials. Unset, those that the operator gives to all."""
     service_account_name: ObjectName | None = None
-    """Account that the pods run under. No token of it is mounted."""
+    """Account that the pods run under. Its token is mounted by a projected volume alone."""
     pod_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the pods, beside the operator's own."""
     pod_annotations: Mapping[str, str] = field(default_factory=dict)
@@ -363,7 +363,7 @@ class ServiceSpec:
     files: tuple[Files, ...] = ()
     """Folders of files from ConfigMaps and Secrets, for arguments that are paths."""
     volumes: tuple[Volume, ...] = ()
-    """Claims, CSI volumes and empty folders beside those of model, cache and files."""
+    """Claims, CSI volumes, empty folders and projected ones beside those of model, cache and files."""
     init_containers: tuple[Container, ...] = ()
     """Run one after another and end before anything else of the pod starts."""
     sidecars: tuple[Container, ...] = ()

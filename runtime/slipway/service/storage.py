@@ -8,6 +8,7 @@ from typing import Any
 from slipway.service.engine import CACHE, MODEL_FOLDER, TLS_FOLDER
 from slipway.service.fields import InvalidService, written
 from slipway.service.pod_parts import Volume
+from slipway.service.projected import check_projected, projected_source
 from slipway.service.spec import ServiceSpec
 
 Object = dict[str, Any]
@@ -20,7 +21,7 @@ READ_ONLY = (PROGRAM, str(MODEL_FOLDER), str(TLS_FOLDER))
 OURS = ("shm", "tmp", "cache", "model", "tls")
 FILES = "files-"
 """Names of our volumes, and how those of `spec.files` begin."""
-SOURCES = ("pvc", "csi", "emptyDir")
+SOURCES = ("pvc", "csi", "emptyDir", "projected")
 """Of `spec.volumes`."""
 ELSEWHERE = "Choose another folder, such as one below /etc"
 DOWNLOADS = "100Gi"
@@ -83,6 +84,8 @@ def _source(volume: Volume) -> Object:
         made["csi"] = written(volume.csi)
     if volume.empty_dir:
         made["emptyDir"] = written(volume.empty_dir)
+    if volume.projected:
+        made["projected"] = projected_source(volume.projected)
     if volume.pvc and volume.pvc.read_only:
         made["persistentVolumeClaim"]["readOnly"] = True
     return made
@@ -120,7 +123,8 @@ def _check_volume(volume: Volume, path: str) -> None:
         raise InvalidService(
             f"{path}.name", f"{volume.name} is a volume of the operator's own. Choose another name."
         )
-    if sum(source is not None for source in (volume.pvc, volume.csi, volume.empty_dir)) != 1:
+    sources = (volume.pvc, volume.csi, volume.empty_dir, volume.projected)
+    if sum(source is not None for source in sources) != 1:
         raise InvalidService(
             path, f"{volume.name} needs exactly one of {', '.join(SOURCES[:-1])} and {SOURCES[-1]}."
         )
@@ -128,6 +132,13 @@ def _check_volume(volume: Volume, path: str) -> None:
         raise InvalidService(
             f"{path}.subPath", "it is of the server's mount: give mountPath too, or leave it out."
         )
+    if volume.projected:
+        check_projected(volume.projected, f"{path}.projected")
+        if volume.sub_path:
+            raise InvalidService(
+                f"{path}.subPath",
+                "files below it are never renewed: tokens would expire. Mount the whole volume.",
+            )
 
 
 def hidden_by(folder: str) -> str | None:

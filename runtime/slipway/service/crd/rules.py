@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from slipway.args.openapi import Node
-from slipway.service import companions, storage
+from slipway.service import companions, projected, storage
 from slipway.service.devices import WHOLE_INSTANCE, WITH_IMAGE
 from slipway.service.document import CERTIFICATE_REQUIRED, NO_ROOM, ONE_PEER, SOURCES
 from slipway.service.labels import OURS, PLACES, TAKEN
@@ -227,6 +227,23 @@ VOLUMES = (
         "spec.volumes[]",
         storage.SOURCES,
         f"exactly one of {', '.join(storage.SOURCES)} is needed",
+    ),
+    _exactly_one(
+        "spec.volumes[].projected.sources[]",
+        projected.SOURCES,
+        f"exactly one of {', '.join(projected.SOURCES)} is needed",
+    ),
+    Rule(
+        "spec.volumes[].projected",
+        "has(self.sources) && self.sources.size() > 0",
+        f"it needs at least one of {', '.join(projected.SOURCES)}",
+        field=".sources",
+    ),
+    Rule(
+        "spec.volumes[]",
+        "!has(self.subPath) || !has(self.projected)",
+        "files below it are never renewed: tokens would expire. Mount the whole volume",
+        field=".subPath",
     ),
     replace(_NOT_HIDING, place="spec.volumes[]"),
     Rule(

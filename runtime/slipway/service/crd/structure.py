@@ -84,6 +84,9 @@ def _constrained(wanted: Any, rules: tuple[object, ...]) -> Node:
         match rule:
             case Form(words=words, numbers=numbers, longest=longest):
                 node |= {"maxLength": longest} if longest else {}
+                if rule.deep:
+                    node |= {"description": _sentence(words), "pattern": anchored(rule)}
+                    continue
                 guard = OF_TEXT if numbers else ""
                 node = _int_or_string() if numbers else node
                 node |= {"description": _sentence(words), RULES: [_in_words(rule, guard)]}
