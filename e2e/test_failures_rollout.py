@@ -38,11 +38,12 @@ def pods(failures: Failures, name: str) -> list[Object]:
 def test_a_rollout_without_spare_devices_keeps_the_old_pods_and_says_which_field_to_set(
     failures: Failures,
 ) -> None:
-    engine = {"tensorParallelSize": 4}
-    failures.namespace.apply(failures.service("spare", devices=GPUS, engine=engine))
+    engine, surge = {"tensorParallelSize": 4}, {"maxSurge": 1}
+    failures.namespace.apply(failures.service("spare", devices=GPUS, engine=engine, rollout=surge))
     failures.until_summary("spare", "Serving: .*")
     (old,) = pods(failures, "spare")
-    failures.namespace.apply(failures.service("spare", devices=GPUS, engine={**engine, "maxModelLen": 512}))
+    longer = {**engine, "maxModelLen": 512}
+    failures.namespace.apply(failures.service("spare", devices=GPUS, engine=longer, rollout=surge))
     failures.until_summary(
         "spare",
         "RolloutNeedsSpareDevice: a new pod wants nvidia.com/gpu 4, node has 4, not enough of it free; "

@@ -1,4 +1,4 @@
-"""`maxSurge: Auto`: a pod more where a device for it is free, else an old one ends first."""
+"""Without a word on surges, with devices: a pod more where one is free, else an old one ends first."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def wish(name: str, length: int, replicas: int = 1) -> Object:
         devices={"vendor": "nvidia"},
         engine={"maxModelLen": length},
         replicas=replicas,
-        rollout={"maxSurge": "Auto"},
     )
 
 

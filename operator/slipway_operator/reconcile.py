@@ -144,7 +144,7 @@ class Reconciler:
             if pinned.is_new and arguments is not None and arguments.reason is reasons.ARGUMENTS_REFUSED:
                 return Wanted(None, invalid=arguments, arguments=arguments)
             room = await no_room(
-                self._cluster, self.nodes, spec, pinned.template, self._own(resource, "Deployment")
+                self._cluster, self.nodes, whole, pinned.template, self._own(resource, "Deployment")
             )
             objects = render(spec, replace(facts, no_room=room, template=pinned.template))
         except InvalidService as error:

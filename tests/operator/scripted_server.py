@@ -27,6 +27,8 @@ class Answer:
     status: int = 200
     end: str = "close"
     """close, break or stay"""
+    path: str | None = None
+    """What it answers; any request where unset."""
 
 
 @dataclass(slots=True)
@@ -47,8 +49,12 @@ def serving(*answers: Answer) -> Iterator[tuple[Cluster, Script]]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            script.asked.append(dict(parse_qsl(urlsplit(self.path).query)))
-            answer = script.answers.pop(0) if script.answers else Answer(end="stay")
+            url = urlsplit(self.path)
+            script.asked.append(dict(parse_qsl(url.query)))
+            fitting = (one for one in script.answers if one.path in (None, url.path))
+            answer = next(fitting, Answer(end="stay"))
+            if answer in script.answers:
+                script.answers.remove(answer)
             self.send_response(answer.status)
             if answer.body is not None:
                 text = json.dumps(answer.body).encode()
@@ -87,9 +93,10 @@ def serving(*answers: Answer) -> Iterator[tuple[Cluster, Script]]:
         thread.join()
 
 
-def page(*items: Object, version: int, more: str = "") -> Answer:
+def page(*items: Object, version: int, more: str = "", path: str | None = None) -> Answer:
     """A list, or a page of one."""
-    return Answer({"metadata": {"resourceVersion": str(version), "continue": more}, "items": [*items]})
+    listed = {"metadata": {"resourceVersion": str(version), "continue": more}, "items": [*items]}
+    return Answer(listed, path=path)
 
 
 def refusal(status: int) -> Answer:

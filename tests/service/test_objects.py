@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from slipway.api.routes import state
 from slipway.service import Facts, InvalidService, Owner, Policy, ServiceSpec, from_mapping, render
 from slipway.service.pod import as_given, for_kubelet
+from slipway.service.profile import read_profile, with_profile
+from slipway.service.rollout import surge_of
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
@@ -443,6 +445,7 @@ def test_an_unowned_service_has_no_owner():
         assert "ownerReferences" not in one["metadata"]
 
 
+GPU = {"vendor": "nvidia"}
 FULL = "no node has nvidia.com/gpu 1 free beside the pods that run"
 
 
@@ -450,6 +453,9 @@ FULL = "no node has nvidia.com/gpu 1 free beside the pods that run"
     ("spec", "no_room", "wanted", "why"),
     [
         ({}, None, {"maxSurge": 1, "maxUnavailable": 0}, None),
+        ({"devices": GPU, "rollout": {}, "env": []}, None, {"maxSurge": 1, "maxUnavailable": 0}, None),
+        ({"devices": GPU, "rollout": {}, "env": []}, FULL, None, f"Recreate: {FULL}."),
+        ({"devices": {"claims": ["a"]}, "rollout": {}, "env": []}, FULL, None, f"Recreate: {FULL}."),
         ({"replicas": 2}, None, {"maxSurge": 1, "maxUnavailable": 0}, None),
         ({}, FULL, None, f"Recreate: {FULL}."),
         ({"replicas": 2}, FULL, {"maxSurge": 0, "maxUnavailable": 1}, f"One after another: {FULL}."),
@@ -474,3 +480,13 @@ def test_an_automatic_surge_follows_what_is_free(spec, no_room, wanted, why):
     assert made["spec"]["strategy"] == kind
     said = made["metadata"].get("annotations", {}).get("slipway.dev/rollout")
     assert said == (f"{why} With a node more, rollouts keep all replicas." if why else None)
+
+
+def test_a_device_of_the_profile_makes_the_surge_automatic_as_one_of_the_document_does():
+    profile = read_profile("p", {"devices": GPU})
+    spec = changed("demo", profile="p", env=[])
+    assert surge_of(with_profile(spec, profile)) == "Auto"
+    assert surge_of(changed("demo")) == 1
+    assert surge_of(changed("demo", devices=GPU, env=[], rollout={"maxSurge": 1})) == 1
+    strategy = made_of(spec, "Deployment", replace(FACTS, profile=profile))["spec"]["strategy"]
+    assert strategy["rollingUpdate"]["maxSurge"] == 1

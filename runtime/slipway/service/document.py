@@ -120,7 +120,7 @@ def _check_choices(spec: ServiceSpec) -> None:
             raise InvalidService(path, "exactly one of configMap and secret is needed.")
     _check_service(spec.service)
     rollout = spec.rollout
-    if is_zero(rollout.max_surge) and is_zero(rollout.max_unavailable):
+    if rollout.max_surge is not None and is_zero(rollout.max_surge) and is_zero(rollout.max_unavailable):
         raise InvalidService("spec.rollout.maxSurge", f"{rollout.max_surge} {NO_ROOM}.")
     disruption = spec.disruption
     if disruption.min_available is not None and disruption.max_unavailable is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from slipway.service.facts import Facts
 from slipway.service.fields import InvalidService
+from slipway.service.profile import with_profile
 from slipway.service.spec import ServiceSpec
 
 SHARED, ONE_NODE, ONE_POD = "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"
@@ -21,7 +22,7 @@ def strategy(spec: ServiceSpec, facts: Facts) -> dict[str, Any]:
     """A Deployment's strategy: the old pods serve until new ones are ready, where there is room for both."""
     if exclusive_claims(spec, facts) or (facts.no_room and spec.replicas == 1):
         return {"type": "Recreate"}
-    surge, missing = spec.rollout.max_surge, spec.rollout.max_unavailable
+    surge, missing = surge_of(with_profile(spec, facts.profile)), spec.rollout.max_unavailable
     if surge == AUTO and facts.no_room:
         surge, missing = 0, 1 if is_zero(missing) else missing
     elif surge == AUTO:
@@ -54,9 +55,11 @@ def said_of_room(annotations: Mapping[str, str]) -> str | None:
     return said.partition(": ")[2] if sign else None
 
 
-def surges_where_it_fits(spec: ServiceSpec) -> bool:
-    """Whether the document leaves it to what nodes have free."""
-    return spec.rollout.max_surge == AUTO
+def surge_of(whole: ServiceSpec) -> int | str:
+    """What the document says, or else: few clusters have a device to spare for a rollout."""
+    if whole.rollout.max_surge is not None:
+        return whole.rollout.max_surge
+    return AUTO if whole.devices.present else 1
 
 
 def check_replicas(spec: ServiceSpec, facts: Facts) -> None:

@@ -330,9 +330,9 @@ class Disruption:
 class Rollout:
     """How new pods take the place of old ones."""
 
-    max_surge: Surge = 1
+    max_surge: Surge | None = None
     """Pods above `replicas` while a change rolls out; each needs devices of its own. Auto: one where a node
-    has room for it, else an old pod ends first."""
+    has room for it, else an old pod ends first. Unset, Auto with devices and 1 without."""
     max_unavailable: Share = 0
     """Replicas that may be missing meanwhile. Above 0 where no spare device is left for a surge."""
     progress_deadline_seconds: Annotated[int, Range(1, 2**31 - 1)] = 1800
