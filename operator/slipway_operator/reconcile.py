@@ -176,6 +176,7 @@ class Reconciler:
             namespace=metadata["namespace"],
             owner=Owner(metadata["name"], metadata["uid"]),
             image_pull_secrets=settings.image_pull_secrets,
+            trusted_ca=settings.trusted_ca,
             openshift=settings.openshift,
             monitoring_labels=settings.monitoring_labels,
             operator_namespace=settings.lease_namespace,

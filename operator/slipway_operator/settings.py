@@ -14,6 +14,7 @@ from slipway.service import Facts, Policy
 from slipway.service.fields import convert, written
 from slipway.service.peers import Peer
 from slipway.service.profile import ServingProfile, read_profile
+from slipway.service.spec import TrustedCa
 
 PREFIX = "SLIPWAY_OPERATOR_"
 OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -32,6 +33,7 @@ class Settings:
     cpu_architecture: str = DEFAULTS.cpu_architecture
     cuda_architecture: str = DEFAULTS.cuda_architecture
     image_pull_secrets: tuple[str, ...] = ()
+    trusted_ca: TrustedCa | None = None
     openshift: bool = False
     allow_code: bool = False
     permitted_arguments: frozenset[str] = frozenset()
@@ -116,6 +118,13 @@ def _peers(values: list[str]) -> list[dict[str, Any]]:
     return [written(peer) for peer in read]
 
 
+def _authorities(values: list[str]) -> TrustedCa:
+    name, _, key = values[-1].partition("/")
+    found = convert(TrustedCa, {"configMap": name, "key": key or None}, "trustedCA")
+    assert isinstance(found, TrustedCa)
+    return found
+
+
 def _port(values: list[str]) -> int:
     if not values[-1].isdecimal() or not 0 <= int(values[-1]) <= 65535:
         raise ValueError(f"{values[-1]!r} is no port: write a number up to 65535; 0 lets the system choose.")
@@ -150,6 +159,12 @@ FLAGS = (
         "image_pull_secrets",
         "pull with this Secret of theirs in services that name none",
         _words,
+    ),
+    Flag(
+        "trusted-ca",
+        "trusted_ca",
+        "trust the authorities of this ConfigMap of theirs, NAME or NAME/KEY, in services that name none",
+        _authorities,
     ),
     Flag("openshift", "openshift", "leave user ids to the namespace's range", _yes, switch=True),
     Flag("allow-code", "allow_code", "permit arguments that load code of a model", _yes, switch=True),

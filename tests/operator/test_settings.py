@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slipway.service.profile import read_profile
+from slipway.service.spec import TrustedCa
 from slipway_operator.settings import FLAGS, Settings, read_settings
 
 
@@ -24,6 +25,7 @@ def test_every_flag_has_an_effect_and_an_environment_twin() -> None:
         "cpu-architecture": ("arm64", "arm64"),
         "cuda-architecture": ("", ""),
         "image-pull-secret": ("a,b", ("a", "b")),
+        "trusted-ca": ("corporate/bundle.pem", TrustedCa(config_map="corporate", key="bundle.pem")),
         "openshift": ("true", True),
         "allow-code": ("1", True),
         "permit-argument": ("trustRemoteCode", frozenset({"trustRemoteCode"})),
@@ -63,6 +65,11 @@ def test_a_repeated_flag_adds_up_and_keeps_each_value_once() -> None:
         (["--health-port", "70000"], {}, "up to 65535"),
         (["--monitoring-label", "release"], {}, "'release' is no label: write KEY=VALUE."),
         (["--log-format", "xml"], {}, "write text or json"),
+        (
+            ["--trusted-ca", "/ca.crt"],
+            {},
+            "--trusted-ca: trustedCA.configMap: '' is not the name of a Kubernetes",
+        ),
         ([], {"SLIPWAY_OPERATOR_OPENSHIFT": "maybe"}, "SLIPWAY_OPERATOR_OPENSHIFT: 'maybe' is neither"),
     ],
 )
@@ -73,3 +80,7 @@ def test_a_malformed_value_is_refused_in_a_sentence(
         read_settings(arguments, environment)
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_bundle_of_authorities_has_the_usual_key() -> None:
+    assert read_settings(["--trusted-ca", "corporate"], {}).trusted_ca == TrustedCa(config_map="corporate")

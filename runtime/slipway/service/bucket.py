@@ -135,7 +135,8 @@ class Bucket:
                 "NoNetwork",
                 f"{self.uri} cannot be read: {_first_line(error)}",
                 hint="Check the endpoint (spec.model.s3.endpoint, AWS_ENDPOINT_URL), the region "
-                "(AWS_REGION), DNS, proxy and egress rules.",
+                "(AWS_REGION), DNS, proxy and egress rules, and that the certificate's authority is trusted "
+                "(spec.trustedCA, AWS_CA_BUNDLE).",
             ) from None
 
     def _gated(self) -> LoadError:

@@ -12,6 +12,7 @@ from slipway.service.facts import ARCHITECTURE, PROMETHEUS, REGISTRY
 Node = dict[str, Any]
 
 NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+KEY = r"^[-._a-zA-Z0-9]{1,253}$"
 NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 PART_OF_A_NAME = r"^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$"
 REPOSITORY = r"^[a-z0-9][-a-z0-9._/:]*$"
@@ -154,6 +155,18 @@ IMAGES: Mapping[str, Value | Group] = {
 }
 
 BEHAVIOUR: Mapping[str, Value | Group] = {
+    "trustedCA": Group(
+        "Certificate authorities that servers trust, and what fetches their models, where neither resource "
+        "nor profile names any: those of a proxy or a private store, with the public ones that are needed.",
+        {
+            "configMap": _word(
+                "Name of a ConfigMap in each namespace of services. Empty: those of the image.",
+                "",
+                pattern=rf"^$|{NAME}",
+            ),
+            "key": _word("Key with the certificates, as PEM.", "ca.crt", pattern=KEY),
+        },
+    ),
     "openshift": Value(
         "Leave the user ID of pods to the namespace's range, as OpenShift's security constraints ask. auto: "
         "where the cluster has the group security.openshift.io, which Helm sees while it installs and "

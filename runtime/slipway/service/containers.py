@@ -18,6 +18,7 @@ from slipway.service.pod import as_given, pod_template
 from slipway.service.quantity import amount
 from slipway.service.resources import others
 from slipway.service.spec import ServiceSpec
+from slipway.service.storage import AUTHORITIES
 
 UNITS = {"Ki": "k", "Mi": "m", "Gi": "g"}
 """Kubernetes' binary units in the spelling of these programs, which is binary too."""
@@ -226,7 +227,12 @@ def _mount(spec: ServiceSpec, volume: Object, mount: Object, program: str) -> Mo
                 "spec.volumes",
                 f"{program} has no tokens and no objects of a cluster. Remove {volume['name']}.",
             )
-    if volume["name"] == "tls":
+    if volume["name"] == AUTHORITIES:
+        field, instead = (
+            "spec.trustedCA",
+            "Put the authorities into an image of your own: spec.runtime.image.",
+        )
+    elif volume["name"] == "tls":
         field, instead = "spec.secrets.tls", "Remove it, and serve TLS from a proxy before this port."
     else:
         field, instead = "spec.files", "Put the files into an image of your own: spec.runtime.image."

@@ -22,6 +22,9 @@ MODEL_FOLDER = PurePosixPath("/model")
 CACHE = PurePosixPath("/cache")
 """Where it finds what outlives it, and may write."""
 TLS_FOLDER = PurePosixPath("/etc/slipway/tls")
+CA_FOLDER = PurePosixPath("/etc/slipway/ca")
+CA_FILE = "ca.crt"
+"""Authorities that are trusted, whatever their key is called."""
 
 
 def container_arguments(spec: ServiceSpec, port: int) -> list[Setting]:

@@ -154,7 +154,7 @@ def _placed(made: Explanation, spec: ServiceSpec, whole: ServiceSpec) -> Explana
 
     def of_profile(origin: Origin) -> bool:
         path = origin.field.removeprefix("spec.").replace("[", ".[").split(".")
-        return path[0] in PARTS and _at(spec, path) != _at(whole, path)
+        return path[0] in map(camel, PARTS) and _at(spec, path) != _at(whole, path)
 
     def placed(one: Explained) -> Explained:
         origin = replace(one.origin, source=Source.PROFILE)

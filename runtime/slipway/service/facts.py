@@ -8,6 +8,7 @@ from typing import Any
 
 from slipway import __version__
 from slipway.service.profile import ServingProfile
+from slipway.service.spec import TrustedCa
 
 PROMETHEUS: Mapping[str, Any] = {
     "namespaceSelector": {},
@@ -55,6 +56,8 @@ class Facts:
     """The platform gives each namespace a range of user ids: the pod names none."""
     image_pull_secrets: tuple[str, ...] = ()
     """Of pods whose document names none."""
+    trusted_ca: TrustedCa | None = None
+    """Of pods whose document and profile name none."""
     operator_namespace: str = "slipway-system"
     """Where the operator runs, which asks pods how far they are."""
     scrapers: Sequence[Mapping[str, Any]] = (PROMETHEUS,)

@@ -54,9 +54,13 @@ class Rest:
     keys: Form
 
 
+ABBREVIATIONS = ("api", "ca")
+"""Written in capitals within a field's name, as Kubernetes does."""
+
+
 def camel(name: str) -> str:
     head, *rest = name.split("_")
-    return head + "".join("API" if word == "api" else word.capitalize() for word in rest)
+    return head + "".join(word.upper() if word in ABBREVIATIONS else word.capitalize() for word in rest)
 
 
 def types_of(cls: type) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ REACHES_PODS = (
     "runtime",
     "env",
     "secrets",
+    "trusted_ca",
     "files",
     "volumes",
     "init_containers",

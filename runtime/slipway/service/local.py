@@ -138,6 +138,11 @@ def _without_meaning(spec: ServiceSpec) -> list[str]:
     found = []
     if spec.secrets.tls:
         found.append("spec.secrets.tls stays in the cluster: this process speaks plain HTTP.")
+    if spec.trusted_ca:
+        found.append(
+            "spec.trustedCA stays in the cluster: SSL_CERT_FILE and AWS_CA_BUNDLE of this shell say whom to "
+            "trust."
+        )
     if names := [container.name for _, container in companions(spec)]:
         found.append(f"spec.initContainers and spec.sidecars stay in the cluster: {', '.join(names)}.")
     if spec.replicas > 1:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slipway import envs
 from slipway.service import devices
 from slipway.service.companions import FETCH, SERVER
 from slipway.service.engine import (
+    CA_FILE,
+    CA_FOLDER,
     CACHE,
     container_arguments,
     fetched_to,
@@ -42,6 +45,10 @@ ARCHITECTURE_LABEL = "kubernetes.io/arch"
 """Of nodes."""
 USER = 1001
 """Of the images; any other may run them too."""
+OF_SERVER = ("shm", "tls")
+"""Volumes of ours that the server alone has."""
+TRUSTING = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE")
+"""Variables by which OpenSSL and the HTTP clients of server and fetch find authorities."""
 WRITABLE = fixed("in the cache volume")
 """Why libraries look there."""
 
@@ -51,6 +58,7 @@ def pod_template(spec: ServiceSpec, facts: Facts) -> Object:
     if facts.template is not None:
         return copy.deepcopy(dict(facts.template))
     spec = with_profile(spec, facts.profile)
+    spec = replace(spec, trusted_ca=spec.trusted_ca or facts.trusted_ca)
     metadata: Object = {"labels": {**spec.runtime.pod_labels, **labels(spec)}}
     # Without it kubectl logs and exec ask which container is meant as soon as a mesh adds its own.
     annotations = {"kubectl.kubernetes.io/default-container": SERVER, **spec.runtime.pod_annotations}
@@ -100,8 +108,9 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
     before += [_companion(spec, one) | {"restartPolicy": "Always"} for one in spec.sidecars]
     mounts = [mount for _, mount in mounted if mount]
     if spec.model.s3:
-        cache = [mount for mount in mounts if mount["name"] in ("cache", "tmp")]
-        before.append(_fetch(spec, spec.model.s3, facts, resolved, cache))
+        # Its variables may name any of the files, such as the authorities of a proxy.
+        of_fetch = [mount for mount in mounts if mount["name"] not in OF_SERVER]
+        before.append(_fetch(spec, spec.model.s3, facts, resolved, of_fetch))
     if before:
         pod["initContainers"] = before
     pod["containers"] = [_server(spec, facts, resolved, mounts)]
@@ -138,6 +147,7 @@ def _fetch(
     if source.endpoint:
         words += ["--endpoint", source.endpoint]
     entries: list[Object] = [{"name": "HOME", "value": str(CACHE)}]
+    entries += [entry.env for entry in _trust(spec)]
     entries += [
         _env_entry(entry)
         for entry in spec.env
@@ -210,6 +220,7 @@ def environment(spec: ServiceSpec) -> list[Entry]:
     """Defaults that the document does not override, its own entries, and its secrets."""
     own = {entry.name for entry in spec.env}
     entries = [entry for entry in _defaults(spec, own) if entry.name not in own]
+    entries += _trust(spec)
     entries += [Entry(_env_entry(entry), said(f"spec.env[{entry.name}]")) for entry in spec.env]
     for name, reference in secret_variables(spec).items():
         field = f"spec.secrets.{FROM_SECRETS[name]}"
@@ -228,6 +239,15 @@ def _defaults(spec: ServiceSpec, own: set[str]) -> Iterator[Entry]:
         yield entry("SLIPWAY_CACHE", CACHE / "slipway", WRITABLE)
     if not spec.model.hub:
         yield entry("HF_HUB_OFFLINE", 1, derived("spec.model", "it is no hub's"))
+
+
+def _trust(spec: ServiceSpec) -> list[Entry]:
+    """Where the authorities are that the document trusts, unless it says so itself."""
+    if spec.trusted_ca is None:
+        return []
+    own, file = {entry.name for entry in spec.env}, str(CA_FOLDER / CA_FILE)
+    origin = derived("spec.trustedCA", "mounted there")
+    return [Entry({"name": name, "value": file}, origin) for name in TRUSTING if name not in own]
 
 
 def secret_variables(spec: ServiceSpec) -> dict[str, KeyReference]:

@@ -29,6 +29,7 @@ from slipway.service.spec import (
     Scheduling,
     Security,
     ServiceSpec,
+    TrustedCa,
 )
 from slipway.service.yaml_text import parse_yaml
 
@@ -43,6 +44,8 @@ class ServingProfile:
     runtime: Runtime = field(default_factory=Runtime)
     env: tuple[EnvVar, ...] = ()
     """Variables of the servers, beside a service's own."""
+    trusted_ca: TrustedCa | None = None
+    """Whose certificates servers trust: a ConfigMap in the namespace of each."""
     devices: Devices = field(default_factory=Devices)
     resources: Resources = field(default_factory=Resources)
     scheduling: Scheduling = field(default_factory=Scheduling)
@@ -125,7 +128,7 @@ def with_profile(spec: ServiceSpec, profile: ServingProfile | None) -> ServiceSp
 
 def _over(base: Any, own: Any) -> Any:
     """What is the service's own where it says anything; maps and lists have both."""
-    if is_dataclass(own):
+    if base is not None and is_dataclass(own):
         both = {one.name: _over(getattr(base, one.name), getattr(own, one.name)) for one in fields(own)}
         return replace(own, **both)  # type: ignore[type-var]
     match own:

@@ -154,6 +154,14 @@ class Secrets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedCa:
+    """Certificate authorities, as PEM in a ConfigMap of the pods' namespace. They replace the image's own."""
+
+    config_map: ObjectName
+    key: Key = "ca.crt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
     """The keys of a ConfigMap or Secret as files of a folder, for arguments that are paths."""
 
@@ -360,6 +368,8 @@ class ServiceSpec:
     env: tuple[EnvVar, ...] = ()
     """Variables of the server. Those of VLLM_ and SLIPWAY_ that it does not know are refused."""
     secrets: Secrets = field(default_factory=Secrets)
+    trusted_ca: TrustedCa | None = None
+    """Whose certificates server and fetch trust, in place of public ones. Unset, what the operator says."""
     files: tuple[Files, ...] = ()
     """Folders of files from ConfigMaps and Secrets, for arguments that are paths."""
     volumes: tuple[Volume, ...] = ()

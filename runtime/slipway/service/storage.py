@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from slipway.service.engine import CACHE, MODEL_FOLDER, TLS_FOLDER
+from slipway.service.engine import CA_FILE, CA_FOLDER, CACHE, MODEL_FOLDER, TLS_FOLDER
 from slipway.service.fields import InvalidService, written
 from slipway.service.pod_parts import Volume
 from slipway.service.projected import check_projected, projected_source
@@ -16,11 +16,13 @@ Object = dict[str, Any]
 PROGRAM = "/opt/slipway"
 """Where our images have their own code."""
 WRITABLE = (str(CACHE), "/dev/shm", "/tmp")
-READ_ONLY = (PROGRAM, str(MODEL_FOLDER), str(TLS_FOLDER))
+READ_ONLY = (PROGRAM, str(MODEL_FOLDER), str(TLS_FOLDER), str(CA_FOLDER))
 """What a container finds beside the document's own mounts, which may lie in the former alone."""
 OURS = ("shm", "tmp", "cache", "model", "tls")
 FILES = "files-"
 """Names of our volumes, and how those of `spec.files` begin."""
+AUTHORITIES = f"{FILES}ca"
+"""The volume of `spec.trustedCA`, by a name that no document could have given before there was one."""
 SOURCES = ("pvc", "csi", "emptyDir", "projected")
 """Of `spec.volumes`."""
 ELSEWHERE = "Choose another folder, such as one below /etc"
@@ -50,7 +52,7 @@ def _cache(spec: ServiceSpec) -> Object:
 
 
 def _given(spec: ServiceSpec) -> Iterator[tuple[Object, Object]]:
-    """Model, certificate and files, all of them read-only."""
+    """Model, certificates and files, all of them read-only."""
     model, tls = spec.model, spec.secrets.tls
     if model.pvc:
         claim = {"claimName": model.pvc.name, "readOnly": True}
@@ -62,6 +64,10 @@ def _given(spec: ServiceSpec) -> Iterator[tuple[Object, Object]]:
         yield _volume("model", {"image": source}, str(MODEL_FOLDER), fixed=True)
     if tls:
         yield _volume("tls", {"secret": {"secretName": tls.name}}, str(TLS_FOLDER), fixed=True)
+    if authorities := spec.trusted_ca:
+        items = [{"key": authorities.key, "path": CA_FILE}]
+        source = {"configMap": {"name": authorities.config_map, "items": items}}
+        yield _volume(AUTHORITIES, source, str(CA_FOLDER), fixed=True)
     for index, files in enumerate(spec.files):
         source = {"configMap": {"name": files.config_map}}
         if files.secret:
