@@ -490,3 +490,21 @@ def test_a_device_of_the_profile_makes_the_surge_automatic_as_one_of_the_documen
     assert surge_of(changed("demo", devices=GPU, env=[], rollout={"maxSurge": 1})) == 1
     strategy = made_of(spec, "Deployment", replace(FACTS, profile=profile))["spec"]["strategy"]
     assert strategy["rollingUpdate"]["maxSurge"] == 1
+
+
+EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        ({}, "shm,tmp,cache"),
+        ({"model": {"hub": {"id": "a/b"}, "cache": {"pvc": "c"}}}, "shm,tmp"),
+        ({"volumes": [{"name": "own", "emptyDir": {}}]}, "shm,tmp,cache"),
+        ({"runtime": {"podAnnotations": {EVICTABLE: "own"}}}, "own"),
+        ({"runtime": {"podAnnotations": {EVICTABLE: ""}}}, ""),
+    ],
+)
+def test_the_cluster_autoscaler_may_move_pods_whatever_is_in_folders_of_ours(spec, names):
+    template = made_of(changed("demo", **spec), "Deployment")["spec"]["template"]
+    assert template["metadata"]["annotations"][EVICTABLE] == names

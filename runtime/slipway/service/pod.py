@@ -32,7 +32,7 @@ from slipway.service.pod_parts import Container, EnvVar, KeyReference
 from slipway.service.profile import with_profile
 from slipway.service.resources import of_fetch, of_server, shared_memory
 from slipway.service.spec import S3Model, ServiceSpec
-from slipway.service.storage import volumes
+from slipway.service.storage import OURS, volumes
 
 if TYPE_CHECKING:
     from slipway.args import Resolved
@@ -59,10 +59,16 @@ def pod_template(spec: ServiceSpec, facts: Facts) -> Object:
         return copy.deepcopy(dict(facts.template))
     spec = with_profile(spec, facts.profile)
     spec = replace(spec, trusted_ca=spec.trusted_ca or facts.trusted_ca)
-    metadata: Object = {"labels": {**spec.runtime.pod_labels, **labels(spec)}}
-    # Without it kubectl logs and exec ask which container is meant as soon as a mesh adds its own.
-    annotations = {"kubectl.kubernetes.io/default-container": SERVER, **spec.runtime.pod_annotations}
-    return {"metadata": metadata | {"annotations": annotations}, "spec": _pod(spec, facts)}
+    pod = _pod(spec, facts)
+    annotations = {
+        # Without it kubectl logs and exec ask which container is meant as soon as a mesh adds its own.
+        "kubectl.kubernetes.io/default-container": SERVER,
+        # Else the Cluster Autoscaler keeps each node with a pod of ours: a folder of a pod might be precious.
+        "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes": ",".join(_replaceable(pod)),
+        **spec.runtime.pod_annotations,
+    }
+    metadata: Object = {"labels": {**spec.runtime.pod_labels, **labels(spec)}, "annotations": annotations}
+    return {"metadata": metadata, "spec": pod}
 
 
 def image(spec: ServiceSpec, facts: Facts) -> str:
@@ -126,6 +132,11 @@ def _pod(spec: ServiceSpec, facts: Facts) -> Object:
             for name, claim in zip(_claims(spec), spec.devices.claims, strict=True)
         ]
     return pod | _scheduling(spec, facts)
+
+
+def _replaceable(pod: Object) -> list[str]:
+    """Empty folders of ours: what is in them can be made anew."""
+    return [one["name"] for one in pod["volumes"] if "emptyDir" in one and one["name"] in OURS]
 
 
 def _server(spec: ServiceSpec, facts: Facts, resolved: Resolved, mounts: list[Object]) -> Object:
