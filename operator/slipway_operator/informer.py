@@ -91,7 +91,7 @@ READ: Mapping[str, Fields] = {
             "nodeName": None,
             "nodeSelector": None,
             "schedulingGates": None,
-            "resourceClaims": {"resourceClaimTemplateName": None},
+            "resourceClaims": dict.fromkeys(("resourceClaimName", "resourceClaimTemplateName")),
             "containers": _CONTAINER,
             "initContainers": _CONTAINER,
             "volumes": {

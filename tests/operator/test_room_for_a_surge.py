@@ -9,6 +9,7 @@ from as_printed import Object, node, pod
 from scripted_server import page, serving
 
 from slipway.service import Facts, ServiceSpec, from_mapping, render
+from slipway.service.labels import selector
 from slipway_operator.discovery import Nodes
 from slipway_operator.surge import no_room
 
@@ -69,7 +70,7 @@ def gpus(name: str, count: int, **more: str) -> Object:
 
 def holding(count: int, service: str = "demo") -> Object:
     made = pod(node="a", resources={"limits": {"nvidia.com/gpu": str(count)}})
-    made["metadata"]["labels"] |= {"app.kubernetes.io/instance": service}
+    made["metadata"]["labels"] = selector(service)
     return made
 
 
