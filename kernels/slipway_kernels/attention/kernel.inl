@@ -9,8 +9,7 @@ enum { CHUNK = 16, CHUNKS = SW_ATTENTION_TILE / CHUNK };
 
 template <class T>
 struct AttentionScratch {
-  T q[SW_ROWS * SW_MAX_HEAD_DIM];
-  T probability[SW_ROWS * SW_ATTENTION_TILE];
+  typename Operand<T>::Left q[SW_ROWS * SW_MAX_HEAD_DIM], probability[SW_ROWS * SW_ATTENTION_TILE];
   float score[SW_ROWS * SW_ATTENTION_TILE];
   float part[SW_ROWS * SW_PART], total[SW_ROWS * SW_PART];
   T key[CHUNKS * SW_MAX_HEAD_DIM * CHUNK], value[CHUNKS * SW_MAX_HEAD_DIM * CHUNK];
@@ -129,54 +128,71 @@ static inline F16 final_score(const Attention& a, const AttentionScratch<T>& s, 
   return seen(x, at, low, high, -INFINITY);
 }
 
-/* Scores of one query in one tile become probabilities; its partial sums are rescaled to the new maximum. */
+/* Scores of a tile become probabilities; partial sums are rescaled to the new maxima. */
 template <class T>
-static void soften(const Attention& a, AttentionScratch<T>& s, int query, int begin) {
-  const float* score = s.score + query * SW_ATTENTION_TILE;
-  float* part = s.part + query * SW_PART;
-  T* probability = s.probability + query * SW_ATTENTION_TILE;
-  int low = s.low[query] - begin, high = s.high[query] - begin;
-  if (low >= SW_ATTENTION_TILE || high <= 0) {
-    for (int i = 0; i < CHUNKS; ++i) store(probability + i * CHUNK, zero());
-    return;
-  }
-  F16 value[CHUNKS];
+static void soften(const Attention& a, AttentionScratch<T>& s, int count, int begin) {
+  static_assert(SW_ROWS <= 16, "a vector has one lane for each query");
+  alignas(64) float before[16] = {}, after[16] = {}, keep[16];
+  auto sees = [&](int query) { return s.low[query] < begin + SW_ATTENTION_TILE && s.high[query] > begin; };
+  for (int query = 0; query < count; ++query) {
+    before[query] = after[query] = s.part[query * SW_PART];
+    if (!sees(query)) continue;
+    float* score = s.score + query * SW_ATTENTION_TILE;
+    F16 value[CHUNKS];
 #pragma GCC unroll 4
-  for (int i = 0; i < CHUNKS; ++i) value[i] = final_score(a, s, score, i * CHUNK, low, high);
-  float maximum = largest_lane(larger(larger(value[0], value[1]), larger(value[2], value[3])));
-  maximum = maximum > part[0] ? maximum : part[0];
-  float keep = part[0] == maximum ? 1.0f : exponential(part[0] - maximum);
-#pragma GCC unroll 4
-  for (int i = 0; i < CHUNKS; ++i) {
-    value[i] = exponential(value[i] - splat(maximum));
-    /* What is hidden adds nothing, whatever its scale is. */
-    if (a.pages.stored == SW_INT8)
-      store(probability + i * CHUNK, seen(value[i] * load(s.value_scale + i * CHUNK), i * CHUNK, low, high, 0.0f));
-    else
-      store(probability + i * CHUNK, value[i]);
+    for (int i = 0; i < CHUNKS; ++i) {
+      value[i] = final_score(a, s, score, i * CHUNK, s.low[query] - begin, s.high[query] - begin);
+      store(score + i * CHUNK, value[i]);
+    }
+    float maximum = largest_lane(larger(larger(value[0], value[1]), larger(value[2], value[3])));
+    if (maximum > before[query]) after[query] = maximum;
   }
-  float sum = sum_lanes((value[0] + value[1]) + (value[2] + value[3]));
-  part[0] = maximum;
-  part[1] = part[1] * keep + sum;
-  if (keep != 1.0f)
-    for (int i = 0; i < padded(a.pages.head_dim); i += 16)
-      store(part + 16 + i, load(part + 16 + i) * splat(keep));
+  store(keep, exponential(load(before) - load(after)));
+  for (int query = 0; query < count; ++query) {
+    const float* score = s.score + query * SW_ATTENTION_TILE;
+    auto* probability = s.probability + query * SW_ATTENTION_TILE;
+    if (!sees(query)) {
+      for (int i = 0; i < CHUNKS; ++i) Operand<T>::keep(probability + i * CHUNK, zero());
+      continue;
+    }
+    int low = s.low[query] - begin, high = s.high[query] - begin;
+    F16 value[CHUNKS];
+#pragma GCC unroll 4
+    for (int i = 0; i < CHUNKS; ++i) {
+      value[i] = exponential(load(score + i * CHUNK) - splat(after[query]));
+      /* What is hidden adds nothing, whatever its scale is. */
+      if (a.pages.stored == SW_INT8)
+        Operand<T>::keep(probability + i * CHUNK,
+                         seen(value[i] * load(s.value_scale + i * CHUNK), i * CHUNK, low, high, 0.0f));
+      else
+        Operand<T>::keep(probability + i * CHUNK, value[i]);
+    }
+    float* part = s.part + query * SW_PART;
+    float sum = sum_lanes((value[0] + value[1]) + (value[2] + value[3]));
+    float kept = before[query] == after[query] ? 1.0f : keep[query];
+    part[0] = after[query];
+    part[1] = part[1] * kept + sum;
+    if (kept != 1.0f)
+      for (int i = 0; i < padded(a.pages.head_dim); i += 16)
+        store(part + 16 + i, load(part + 16 + i) * splat(kept));
+  }
 }
 
-/* part += probability · V of `count` queries, over the first `positions` of a chunk. */
+/* part += probability · V of `count` queries, over so many chunks and the first `positions` of each. */
 template <class T>
-static void add_values(AttentionScratch<T>& s, int query, int count, int chunk, const T* value, int positions,
-                       int lanes) {
+static void add_values(AttentionScratch<T>& s, int query, int count, const Chunk<T>* chunk, int first, int chunks,
+                       int positions, int lanes) {
   enum { STEP = Operand<T>::STEP };
   for (int lane = 0; lane < lanes; lane += 64) {
     int groups = (lanes - lane < 64 ? lanes - lane : 64) / 16;
-    Groups<T> values;
-    for (int g = 0; g < groups; ++g) {
-      values.at[g] = value + (lane + g * 16) * STEP;
-      values.stride[g] = (size_t)lanes * STEP;
-    }
-    multiply(s.probability + query * SW_ATTENTION_TILE + chunk * CHUNK, SW_ATTENTION_TILE, count, values, groups,
-             (positions + STEP - 1) / STEP, s.part + query * SW_PART + 16 + lane, SW_PART, 1);
+    Groups<T> values[CHUNKS];
+    for (int i = 0; i < chunks; ++i)
+      for (int g = 0; g < groups; ++g) {
+        values[i].at[g] = chunk[first + i].value + (lane + g * 16) * STEP;
+        values[i].stride[g] = (size_t)lanes * STEP;
+      }
+    multiply(s.probability + query * SW_ATTENTION_TILE + first * CHUNK, SW_ATTENTION_TILE, count, values, chunks,
+             groups, (positions + STEP - 1) / STEP, s.part + query * SW_PART + 16 + lane, SW_PART, 1);
   }
 }
 
@@ -196,16 +212,18 @@ static bool all_finite(const T* value, int first, int end, int lanes) {
 /* Each query over its own positions alone: a probability of 0 does not hide an infinity or a NaN. Such values are
  * those of a draft that should not have been guessed, and they must not reach the rows before it. */
 template <class T>
-static void add_values_apart(AttentionScratch<T>& s, int count, int chunk, int from, const T* value, int lanes) {
+static void add_values_apart(AttentionScratch<T>& s, int count, const Chunk<T>* chunk, int index, int from, int lanes) {
   enum { STEP = Operand<T>::STEP };
   alignas(64) T own[SW_MAX_HEAD_DIM * CHUNK];
+  Chunk<T> at[CHUNKS];
+  at[index].value = own;
   for (int query = 0; query < count; ++query) {
     int positions = s.high[query] - from < CHUNK ? s.high[query] - from : CHUNK;
     if (positions <= 0) continue;
-    memcpy(own, value, (size_t)lanes * CHUNK * sizeof(T));
+    memcpy(own, chunk[index].value, (size_t)lanes * CHUNK * sizeof(T));
     if (positions % STEP)
       for (int d = 0; d < lanes; ++d) own[(positions / STEP * lanes + d) * STEP + 1] = 0;
-    add_values(s, query, 1, chunk, own, positions, lanes);
+    add_values(s, query, 1, at, index, 1, positions, lanes);
   }
 }
 
@@ -221,17 +239,27 @@ static void attend_tile(const Attention& a, const int32_t* table, int kv_head, i
     keys.at[i] = chunk[i].key;
     keys.stride[i] = chunk[i].key_stride;
   }
-  multiply(s.q, SW_MAX_HEAD_DIM, count, keys, CHUNKS, a.pages.head_dim / STEP, s.score, SW_ATTENTION_TILE, 0);
-  for (int query = 0; query < count; ++query) soften(a, s, query, begin);
-  for (int i = 0; i < CHUNKS; ++i) {
+  multiply(s.q, SW_MAX_HEAD_DIM, count, &keys, 1, CHUNKS, a.pages.head_dim / STEP, s.score, SW_ATTENTION_TILE, 0);
+  soften(a, s, count, begin);
+  /* The chunks whose positions every query sees, but for those before its window: their sums stay in registers. */
+  auto is_whole = [&](int i) {
+    return i < CHUNKS && begin + (i + 1) * CHUNK <= s.high[0] && chunk[i].value != (const T*)zeros;
+  };
+  for (int i = 0, chunks; i < CHUNKS; i += chunks) {
+    for (chunks = 0; is_whole(i + chunks);) ++chunks;
+    if (chunks) {
+      add_values(s, 0, count, chunk, i, chunks, CHUNK, lanes);
+      continue;
+    }
+    chunks = 1;
     int from = begin + i * CHUNK;
     if (from >= s.highest || chunk[i].value == (const T*)zeros) continue;
     int positions = s.highest - from < CHUNK ? s.highest - from : CHUNK;
     int hidden = s.high[0] > from ? s.high[0] - from : 0; /* the first position that some query does not see */
     if (hidden < positions && !all_finite(chunk[i].value, hidden, positions, lanes))
-      add_values_apart(s, count, i, from, chunk[i].value, lanes);
+      add_values_apart(s, count, chunk, i, from, lanes);
     else
-      add_values(s, 0, count, i, chunk[i].value, positions, lanes);
+      add_values(s, 0, count, chunk, i, 1, positions, lanes);
   }
 }
 
@@ -272,8 +300,11 @@ static void begin_queries(const Attention& a, const Sequence& sequence, int kv_h
   int group = a.heads / a.pages.kv_heads, dim = a.pages.head_dim;
   for (int i = 0; i < count; ++i) {
     int row = (first + i) / group, head = kv_head * group + (first + i) % group;
-    memcpy(s.q + i * SW_MAX_HEAD_DIM, (const T*)a.q + (sequence.first_row + row) * a.q_stride + head * dim,
-           dim * sizeof(T));
+    const T* from = (const T*)a.q + (sequence.first_row + row) * a.q_stride + head * dim;
+    if constexpr (sizeof(s.q[0]) == sizeof(T))
+      memcpy(s.q + i * SW_MAX_HEAD_DIM, from, dim * sizeof(T));
+    else
+      widen_rows(from, 0, 1, dim, s.q + i * SW_MAX_HEAD_DIM, 0);
     int next = sequence.first_position + row + 1, end = sequence.first_position + sequence.rows;
     int seen = a.first < next ? a.first : next - 1;
     s.low[i] = a.window > 0 && next - a.window > seen ? next - a.window : seen;

@@ -53,13 +53,16 @@ inline F16 load(const bf16* p) {
 #if defined(__AVX512BF16__)
 inline void store(bf16* p, F16 v) { _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(v)); }
 #else
-inline void store(bf16* p, F16 v) {
+/* The upper half of a lane is its bf16, the lower one anything. */
+inline P16 rounded(F16 v) {
   __m512i bits = _mm512_castps_si512(v);
   __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+  __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
   __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-  rounded = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000));
-  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16)));
+  return _mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(0x400000));
+}
+inline void store(bf16* p, F16 v) {
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded(v), 16)));
 }
 #endif
 
@@ -121,27 +124,41 @@ inline void store(bf16* p, F16 v) {
   SW_EACH_PART *(Halves*)(p + i * WIDTH) = (Halves)vcvt_bf16_f32((float32x4_t)v.part[i]);
 }
 #else
-inline void store(bf16* p, F16 v) {
+/* The upper half of a lane is its bf16, the lower one anything. */
+inline P16 rounded(F16 v) {
+  P16 r;
   SW_EACH_PART {
     Words bits = (Words)v.part[i];
-    Words rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-    rounded = v.part[i] == v.part[i] ? rounded : (bits | 0x400000u);
-    *(Halves*)(p + i * WIDTH) = __builtin_convertvector(rounded >> 16, Halves);
+    r.part[i] = v.part[i] == v.part[i] ? bits + 0x7fffu + ((bits >> 16) & 1u) : (bits | 0x400000u);
   }
+  return r;
+}
+inline void store(bf16* p, F16 v) {
+  P16 r = rounded(v);
+  SW_EACH_PART *(Halves*)(p + i * WIDTH) = __builtin_convertvector(r.part[i] >> 16, Halves);
 }
 #endif
+/* Halves are joined until one lane is left: the order of AVX-512's own reductions. */
+template <class Join>
+inline float reduced(F16 v, Join join) {
+  for (int width = PARTS / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) v.part[i] = join(v.part[i], v.part[i + width]);
+  Lanes lanes = v.part[0];
+#if defined(__AVX2__)
+  lanes = join(lanes, (Lanes)_mm256_permute2f128_ps((__m256)lanes, (__m256)lanes, 1));
+  lanes = join(lanes, (Lanes)_mm256_permute_ps((__m256)lanes, 0x4e));
+  lanes = join(lanes, (Lanes)_mm256_permute_ps((__m256)lanes, 0xb1));
+#else
+  lanes = join(lanes, (Lanes){lanes[2], lanes[3], lanes[0], lanes[1]});
+  lanes = join(lanes, (Lanes){lanes[1], lanes[0], lanes[3], lanes[2]});
+#endif
+  return lanes[0];
+}
 inline float sum_lanes(F16 v) {
-  float lane[16];
-  store(lane, v);
-  for (int width = 8; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) lane[i] += lane[i + width];
-  return lane[0];
+  return reduced(v, [](Lanes a, Lanes b) { return a + b; });
 }
 inline float largest_lane(F16 v) {
-  float lane[16];
-  store(lane, v);
-  for (int i = 1; i < 16; ++i) lane[0] = lane[i] > lane[0] ? lane[i] : lane[0];
-  return lane[0];
+  return reduced(v, [](Lanes a, Lanes b) { return b > a ? b : a; });
 }
 inline float first_lane(F16 v) { return v.part[0][0]; }
 inline P16 load_pairs(const bf16* p) {
@@ -195,13 +212,16 @@ inline void narrow(float v, bf16* out) {
 }
 
 /* What one step of a product over K takes from each side: one fp32, or a pair of bf16 in one part or one after the
- * other. A sum takes the parts in order. The left side of several parts may be fp32 that was bf16. */
+ * other. A sum takes the parts in order. The left side of several parts may be fp32 that was bf16: rows that many columns
+ * multiply are kept as `Left`. */
 template <class T>
 struct Operand;
 template <>
 struct Operand<float> {
   enum { STEP = 1, PARTS_OF_STEP = 1 };
   typedef F16 Value;
+  typedef float Left;
+  static inline void keep(Left* to, F16 v) { store(to, v); }
   static inline Value row(const float* p, int) { return load(p); }
   static inline Value broadcast(const float* p, int) { return splat(*p); }
   static inline F16 accumulate(F16 sum, Value a, Value b) { return fma(a, b, sum); }
@@ -211,6 +231,8 @@ template <>
 struct Operand<bf16> {
   enum { STEP = 2, PARTS_OF_STEP = 1 };
   typedef P16 Value;
+  typedef bf16 Left;
+  static inline void keep(Left* to, F16 v) { store(to, v); }
   static inline Value row(const bf16* p, int) { return load_pairs(p); }
   static inline Value broadcast(const bf16* p, int) { return splat_pair(p); }
   static inline F16 accumulate(F16 sum, Value a, Value b) {
@@ -228,6 +250,8 @@ template <>
 struct Operand<bf16> {
   enum { STEP = 2, PARTS_OF_STEP = 2 };
   typedef F16 Value;
+  typedef float Left;
+  static inline void keep(Left* to, F16 v) { store(to, high_half(rounded(v))); }
   static inline Value half(P16 v, int second) { return second ? high_half(v) : low_half(v); }
   static inline Value row(const bf16* p, int part) { return half(load_pairs(p), part); }
   static inline Value broadcast(const bf16* p, int part) { return half(splat_pair_again(p), part); }

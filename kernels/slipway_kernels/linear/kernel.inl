@@ -16,51 +16,55 @@ enum { TILE_ROWS = 2, TILE_GROUPS = 1 };
 #endif
 enum { ROWS = SW_ROWS, WIDE_GROUPS = 2 * TILE_GROUPS, PART_BYTES = 400 << 10 };
 
-/* Columns in groups of sixteen, each with its own base and its own stride from one step of K to the next. */
+/* Columns in groups of sixteen, each with its own base and its own stride from one step of K to the next, which fetches
+ * what lies so many bytes ahead. */
 template <class T>
 struct Groups {
   const T* at[4];
   size_t stride[4];
+  size_t ahead = 0;
 };
 
-/* out[M][G · 16] (+)= x[M] · w, `steps` steps of K. */
+/* out[M][G · 16] (+)= x[M] · w, where K is cut into `pieces` of so many steps, each with groups of its own. */
 template <class T, int M, int G, class X>
-__attribute__((noinline)) static void tile(const X* x, size_t x_stride, const Groups<T>& w, int first, int steps,
-                                           float* out, size_t out_stride, int resume) {
+__attribute__((noinline)) static void tile(const X* x, size_t x_stride, const Groups<T>* w, int pieces, int first,
+                                           int steps, float* out, size_t out_stride, int resume) {
   typedef Operand<T> O;
   F16 sum[M][G];
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 4
     for (int g = 0; g < G; ++g) sum[m][g] = resume ? load(out + m * out_stride + g * 16) : zero();
-  const T* at[G];
-  size_t stride[G];
-#pragma GCC unroll 4
-  for (int g = 0; g < G; ++g) at[g] = w.at[first + g], stride[g] = w.stride[first + g];
   /* One pointer for three rows: the address forms of x86 reach row, row + stride and row + 2 · stride. */
   const X* row[(M + 2) / 3];
 #pragma GCC unroll 4
   for (int i = 0; i < (M + 2) / 3; ++i) row[i] = x + i * 3 * x_stride;
-  for (int step = 0; step < steps; ++step) {
+  for (; pieces > 0; --pieces, ++w) {
+    const T* at[G];
+    size_t stride[G], ahead = w->ahead;
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) at[g] = w->at[first + g], stride[g] = w->stride[first + g];
+    for (int step = 0; step < steps; ++step) {
 #pragma GCC unroll 2
-    for (int part = 0; part < O::PARTS_OF_STEP; ++part) {
-      typename O::Value b[G];
+      for (int part = 0; part < O::PARTS_OF_STEP; ++part) {
+        typename O::Value b[G];
 #pragma GCC unroll 4
-      for (int g = 0; g < G; ++g) b[g] = O::row(at[g], part);
+        for (int g = 0; g < G; ++g) b[g] = O::row(at[g], part);
 #pragma GCC unroll 16
-      for (int m = 0; m < M; ++m) {
-        typename O::Value a = O::broadcast(row[m / 3] + (m % 3) * x_stride, part);
+        for (int m = 0; m < M; ++m) {
+          typename O::Value a = O::broadcast(row[m / 3] + (m % 3) * x_stride, part);
 #pragma GCC unroll 4
-        for (int g = 0; g < G; ++g) sum[m][g] = O::accumulate(sum[m][g], a, b[g]);
+          for (int g = 0; g < G; ++g) sum[m][g] = O::accumulate(sum[m][g], a, b[g]);
+        }
       }
-    }
 #pragma GCC unroll 4
-    for (int g = 0; g < G; ++g) {
-      __builtin_prefetch((const char*)at[g] + SW_PREFETCH);
-      at[g] += stride[g];
-    }
+      for (int g = 0; g < G; ++g) {
+        __builtin_prefetch((const char*)at[g] + ahead);
+        at[g] += stride[g];
+      }
 #pragma GCC unroll 4
-    for (int i = 0; i < (M + 2) / 3; ++i) row[i] += O::STEP;
+      for (int i = 0; i < (M + 2) / 3; ++i) row[i] += O::STEP;
+    }
   }
 #pragma GCC unroll 16
   for (int m = 0; m < M; ++m)
@@ -72,13 +76,13 @@ template <class T>
 struct Tiles {
   /* The tile of exactly `rows` rows, 1 to M. */
   template <int M, int G, class X>
-  static inline void of(int rows, const X* x, size_t x_stride, const Groups<T>& w, int first, int steps,
+  static inline void of(int rows, const X* x, size_t x_stride, const Groups<T>* w, int pieces, int first, int steps,
                         float* out, size_t out_stride, int resume) {
     if constexpr (M > 0) {
       if (rows == M)
-        tile<T, M, G>(x, x_stride, w, first, steps, out, out_stride, resume);
+        tile<T, M, G>(x, x_stride, w, pieces, first, steps, out, out_stride, resume);
       else
-        of<M - 1, G>(rows, x, x_stride, w, first, steps, out, out_stride, resume);
+        of<M - 1, G>(rows, x, x_stride, w, pieces, first, steps, out, out_stride, resume);
     }
   }
 };
@@ -91,8 +95,8 @@ static inline int even_tiles(int rows, int most) {
 
 /* out[rows][groups · 16] (+)= x · w for rows <= ROWS and groups <= 4, cut into tiles that fit the registers. */
 template <class T, class X>
-static void multiply(const X* x, size_t x_stride, int rows, const Groups<T>& w, int groups, int steps, float* out,
-                     size_t out_stride, int resume) {
+static void multiply(const X* x, size_t x_stride, int rows, const Groups<T>* w, int pieces, int groups, int steps,
+                     float* out, size_t out_stride, int resume) {
   /* Two parts of a step wait for each other: a tile of the one row that is left would take as long as four. */
   int tile_rows = Operand<T>::PARTS_OF_STEP > 1 ? even_tiles(rows, TILE_ROWS) : TILE_ROWS;
   for (int g = 0; g < groups;) {
@@ -104,11 +108,12 @@ static void multiply(const X* x, size_t x_stride, int rows, const Groups<T>& w, 
       const X* from = x + m * x_stride;
       float* to = out + m * out_stride + g * 16;
       if (wide == WIDE_GROUPS)
-        Tiles<T>::template of<TILE_ROWS / 2, WIDE_GROUPS>(count, from, x_stride, w, g, steps, to, out_stride, resume);
+        Tiles<T>::template of<TILE_ROWS / 2, WIDE_GROUPS>(count, from, x_stride, w, pieces, g, steps, to, out_stride,
+                                                          resume);
       else if (wide == TILE_GROUPS)
-        Tiles<T>::template of<TILE_ROWS, TILE_GROUPS>(count, from, x_stride, w, g, steps, to, out_stride, resume);
+        Tiles<T>::template of<TILE_ROWS, TILE_GROUPS>(count, from, x_stride, w, pieces, g, steps, to, out_stride, resume);
       else
-        Tiles<T>::template of<TILE_ROWS, 1>(count, from, x_stride, w, g, steps, to, out_stride, resume);
+        Tiles<T>::template of<TILE_ROWS, 1>(count, from, x_stride, w, pieces, g, steps, to, out_stride, resume);
     }
     g += wide;
   }
@@ -221,6 +226,7 @@ static void linear_typed(const Product& p, int row_begin, int row_end, int block
       for (int first = 0; first < steps; first += panel) {
         int count = steps - first < panel ? steps - first : panel;
         Groups<T> w;
+        w.ahead = SW_PREFETCH;
         for (int g = 0; g < blocks * 2; ++g) {
           w.at[g] = (const T*)p.w.at + (block + g / 2) * block_size + ((size_t)first * 32 + g % 2 * 16) * STEP;
           w.stride[g] = 32 * STEP;
@@ -228,8 +234,8 @@ static void linear_typed(const Product& p, int row_begin, int row_end, int block
         const T* x = (const T*)p.x + (size_t)row * p.x_stride + (size_t)first * STEP;
         auto multiply_rows = [&](const auto* from, size_t stride) {
           for (int i = 0; i < end - row; i += tile_rows)
-            multiply(from + i * stride, stride, end - row - i < tile_rows ? end - row - i : tile_rows, w, blocks * 2, count,
-                     sums + i * 64, 64, first > 0);
+            multiply(from + i * stride, stride, end - row - i < tile_rows ? end - row - i : tile_rows, &w, 1, blocks * 2,
+                     count, sums + i * 64, 64, first > 0);
         };
         if constexpr (O::PARTS_OF_STEP > 1) {
           if (widens) {

@@ -30,8 +30,8 @@ static void linear_narrow(const Product& p, int row_begin, int row_end, int bloc
       end = row_end - row < TILES_TOGETHER * tile_rows ? row_end : row + TILES_TOGETHER * tile_rows;
       auto multiply_rows = [&](const auto* from, size_t stride, int steps, int resume) {
         for (int i = 0; i < end - row; i += tile_rows)
-          multiply(from + i * stride, stride, end - row - i < tile_rows ? end - row - i : tile_rows, w, 2, steps,
-                   part + i * 64, 64, resume);
+          multiply(from + i * stride, stride, end - row - i < tile_rows ? end - row - i : tile_rows, &w, 1, 2,
+                   steps, part + i * 64, 64, resume);
       };
       for (int i = 0; i < end - row; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
       const char* at = (const char*)p.w.at + block * sw_block_bytes(p.w);
