@@ -5,7 +5,7 @@
 #include <vector>
 
 /* Never called: the emulation stands for nothing but products. */
-const Kernels& sw_kernels_avx512bf16() { abort(); }
+const Kernels& sw_kernels_avx512vnni() { abort(); }
 
 /* out[rows][n] = x[rows][k] · wᵀ, x in bf16 for weights of bf16, else in fp32. */
 extern "C" void tiled_product(const sw_weight* w, const void* x, int rows, float* out) {

@@ -57,7 +57,8 @@ bool has_neonbf16() {
 
 const Kernels& choose() {
   const char* named = getenv("SLIPWAY_CPU_ISA");
-  [[maybe_unused]] auto allows = [&](const char* isa) { return !named || !*named || strcmp(named, isa) == 0; };
+  if (!named) named = "";
+  [[maybe_unused]] auto allows = [&](const char* isa) { return !*named || strcmp(named, isa) == 0; };
 #if defined(__x86_64__)
   __builtin_cpu_init();
   bool avx2 =
@@ -67,8 +68,10 @@ const Kernels& choose() {
   bool avx512vnni = avx512 && __builtin_cpu_supports("avx512vnni");
   bool avx512bf16 = avx512vnni && __builtin_cpu_supports("avx512bf16");
   /* Tiles must be named: their speed has not been measured yet. */
-  if (avx512bf16 && named && strcmp(named, "amx") == 0 && has_tiles()) return sw_kernels_amx();
-  if (avx512bf16 && allows("avx512bf16")) return sw_kernels_avx512bf16();
+  if (avx512bf16 && strcmp(named, "amx") == 0 && has_tiles()) return sw_kernels_amx();
+  /* Intel's processors take as long for one product of pairs as for four of fp32: there it must be named, too. */
+  bool pairs_are_fast = !__builtin_cpu_is("intel");
+  if (avx512bf16 && allows("avx512bf16") && (*named || pairs_are_fast)) return sw_kernels_avx512bf16();
   if (avx512vnni && allows("avx512vnni")) return sw_kernels_avx512vnni();
   if (avx512 && allows("avx512")) return sw_kernels_avx512();
   if (avx2 && __builtin_cpu_supports("avxvnni") && allows("avxvnni")) return sw_kernels_avxvnni();

@@ -1,4 +1,4 @@
-/* Products in tiles; everything else is as with avx512bf16. Without AVX-512 and with SW_EMULATED_TILES it is what the
+/* Products in tiles; everything else is as with avx512vnni. Without AVX-512 and with SW_EMULATED_TILES it is what the
  * tests compare with. */
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -31,7 +31,7 @@ namespace {
 
 const Kernels& sw_kernels_amx() {
   static const Kernels kernels = [] {
-    Kernels own = sw_kernels_avx512bf16();
+    Kernels own = sw_kernels_avx512vnni();
     own.name = "amx", own.linear = linear_tiled;
     return own;
   }();

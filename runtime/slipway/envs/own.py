@@ -85,8 +85,9 @@ OWN = (
         "SLIPWAY_CPU_ISA",
         "enum",
         None,
-        "Instruction set of the CPU kernels, to compare them or to work round a defect. amx is used only "
-        "where it is named here: its speed has not been measured yet.",
+        "Instruction set of the CPU kernels, to compare them or to work round a defect. amx, and on Intel's "
+        "processors avx512bf16, are used only where they are named here: the speed of amx has not been "
+        "measured yet, and avx512vnni is faster than avx512bf16 there.",
         allow_on("cpu", "tuning"),
         implemented(),
         options=(
@@ -100,7 +101,7 @@ OWN = (
             "neon",
             "neonbf16",
         ),
-        effective_default="the widest that the processor has, amx aside",
+        effective_default="the fastest known that the processor has",
     ),
     _Own(
         "SLIPWAY_KERNELS",

@@ -46,7 +46,7 @@ def test_what_is_stacked_keeps_its_form_and_is_not_held_a_second_time(form: str)
     schemes = DeviceSchemes(BF16, Transfer(device_in_use()))
 
     def matrix() -> FusedLinear:
-        linear = stacked(WIDE, {"it": WIDE}, schemes.of(FORMS[form][0], expert=True))
+        linear = stacked(WIDE, {"it": WIDE}, {"it": schemes.of(FORMS[form][0], expert=True)})
         linear.load("it", FORMS[form][1])
         linear.finish(schemes.placed)
         return linear

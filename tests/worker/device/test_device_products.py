@@ -34,7 +34,7 @@ K = 256
 def made(form: ScaledForm) -> FusedLinear:
     """Two segments of 128 rows in one matrix."""
     schemes = DeviceSchemes(BF16, Transfer(CPU))
-    linear = stacked(K, {"a": 128, "b": 128}, schemes.of(form))
+    linear = stacked(K, {"a": 128, "b": 128}, dict.fromkeys("ab", schemes.of(form)))
     for name in ("a", "b"):
         values = torch.randn(128, K).clamp(-3, 3).mul(30).to(torch_type(form.values))
         scales = torch.rand(1, K // 128) if form.block else torch.rand(128)
@@ -108,5 +108,5 @@ def test_rows_for_plain_or_mixed_products_stay_plain() -> None:
     schemes = DeviceSchemes(BF16, Transfer(CPU))
     mixed = stacked(K, {"a": 8, "b": 8}, {"a": schemes.of(None), "b": schemes.of(FORMS["int8 by row"])})
     x = torch.randn(3, K).bfloat16()
-    for reader in (None, stacked(K, {"a": 8}, schemes.of(None)), mixed):
+    for reader in (None, stacked(K, {"a": 8}, {"a": schemes.of(None)}), mixed):
         assert normed_for(reader, x, torch.ones(K), 1e-5).plain.dtype is torch.bfloat16

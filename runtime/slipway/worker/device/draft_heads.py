@@ -47,7 +47,7 @@ class DeviceParts:
                 if len(stored.shape) == 1:
                     vectors[name] = tensor(in_type(stored, element)).to(device, torch.float32)
                     continue
-                matrix = stacked(stored.shape[1], {name: stored.shape[0]}, schemes.of(None))
+                matrix = stacked(stored.shape[1], {name: stored.shape[0]}, {name: schemes.of(None)})
                 matrix.load(name, stored)
                 matrix.finish(schemes.placed)
                 matrices[name] = matrix
