@@ -42,6 +42,9 @@ ProjectedPath = Annotated[
 ProjectedKey = Annotated[
     str, Form(r"[-._a-zA-Z0-9]{1,253}", "a key of a Secret or ConfigMap", longest=253, deep=True)
 ]
+Divisor = Annotated[
+    str, Form(r"[0-9]+(m|k|M|G|T|Ki|Mi|Gi|Ti)?", "a unit such as 1m, 1 or 1Mi", longest=32, deep=True)
+]
 Mode = Annotated[int, Range(0, 0o777)]
 Quantity = Annotated[
     str,

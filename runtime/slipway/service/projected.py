@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from slipway.service.fields import InvalidService, Range, written
 from slipway.service.forms import (
+    Divisor,
     DownwardPath,
     Mode,
     ObjectName,
     PartName,
     ProjectedKey,
     ProjectedPath,
-    Quantity,
 )
 
 Object = dict[str, Any]
@@ -78,7 +78,7 @@ class ContainerResource:
         "requests.ephemeral-storage",
     ]
     """Which of its requests or limits."""
-    divisor: Quantity | None = None
+    divisor: Divisor | None = None
     """The unit in which it is written."""
 
 
@@ -117,15 +117,15 @@ class Source:
         """The fields that name paths, with the paths."""
         if token := self.service_account_token:
             return [("serviceAccountToken.path", token.path)]
-        items = {
-            "configMap": self.config_map and self.config_map.items,
-            "secret": self.secret and self.secret.items,
-            "downwardAPI": self.downward_api and self.downward_api.items,
+        lists: dict[str, tuple[KeyFile | FieldFile, ...]] = {
+            "configMap": self.config_map.items if self.config_map else (),
+            "secret": self.secret.items if self.secret else (),
+            "downwardAPI": self.downward_api.items if self.downward_api else (),
         }
         return [
             (f"{name}.items[{index}].path", item.path)
-            for name, given in items.items()
-            for index, item in enumerate(given or ())
+            for name, items in lists.items()
+            for index, item in enumerate(items)
         ]
 
 

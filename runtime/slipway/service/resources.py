@@ -95,7 +95,7 @@ def check_resources(spec: ServiceSpec, resolved: Resolved) -> None:
 
 def _check_media(spec: ServiceSpec) -> None:
     """A folder in huge pages is mounted where the pod asks for such pages, whichever container does."""
-    asked = [others(spec)]
+    asked: list[Mapping[str, object]] = [others(spec)]
     for _, container in companions(spec):
         asked += [amounts for amounts in container.resources.values() if isinstance(amounts, Mapping)]
     sizes = sorted({size for amounts in asked for size in page_sizes(amounts)})
