@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from slipway import exits
 from slipway.args.schema import ARGUMENTS
 from slipway.exits import BY_CODE, BY_REASON
 from slipway.service.companions import OURS, SERVER
@@ -24,6 +25,12 @@ _MET_WHILE_IT_LOADS = (
 INITIAL = "init container"
 """What a container is that ends before the server starts."""
 
+ISTIO_PROXY = "istio-proxy"
+_NATIVE_SIDECAR = (
+    " Istio's proxy starts only after the init containers of this pod, which may have no network without it. "
+    "Native sidecars start first: they need Istio 1.24, and sidecar.istio.io/nativeSidecar must not be false "
+    "in spec.runtime.podAnnotations."
+)
 _IMAGE_REASONS = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -66,8 +73,11 @@ def container_finding(pod: Object, events: Objects, moves: bool = False) -> Find
         found = _waiting(pod, status, events) or _ended(pod, status, events, ends=role == INITIAL)
         if found is not None and moves and status["name"] == SERVER and _is_overcome(found):
             continue
+        if found is not None and role:
+            hint = _before_the_proxy(pod, found) if role == INITIAL else ""
+            return replace(found, message=f"{role} {status['name']}: {found.message}{hint}")
         if found is not None:
-            return replace(found, message=f"{role} {status['name']}: {found.message}") if role else found
+            return found
     if _begun(pod):
         return None
     return _volume_finding(pod, events) or _sandbox_finding(pod, events)
@@ -85,6 +95,15 @@ def _statuses(pod: Object) -> Iterator[tuple[Object, str]]:
         yield one, "sidecar" if one["name"] in beside else INITIAL
     for one in status.get("containerStatuses") or ():
         yield one, ""
+
+
+def _before_the_proxy(pod: Object, found: Finding) -> str:
+    """What to do where an init container has no network since Istio's proxy is to start after it; else
+    nothing."""
+    refused = found.reason is reasons.CRASH_LOOP and "refused" in found.message
+    offline = refused or found.reason.name == exits.NO_NETWORK.reason
+    after = any(one["name"] == ISTIO_PROXY for one in pod["spec"].get("containers") or ())
+    return _NATIVE_SIDECAR if offline and after else ""
 
 
 def _begun(pod: Object) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from as_printed import (
     cause,
@@ -244,6 +246,53 @@ def test_a_failed_fetch_is_told_as_the_init_container_s():
     found = explained(broken)
     assert found.reason.name == "NoNetwork"
     assert found.message == "init container fetch: s3.example.com cannot be reached. Check egress."
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (12, "NoNetwork", "s3.example.com cannot be reached."),
+        (1, "CrashLoop", "dial tcp 10.0.0.7:443: connect: connection refused"),
+    ],
+)
+def test_an_init_container_before_istio_s_proxy_is_told_what_it_lacks(code, reason, words):
+    said = cause(code, reason, words, "Check egress.") if code == 12 else words
+    name = "fetch" if code == 12 else "own"
+    proxy, failed = (
+        {**waiting("PodInitializing"), "name": "istio-proxy"},
+        {**crash_loop(code, said), "name": name},
+    )
+    broken = pod(init_containers=[failed], containers=[waiting("PodInitializing")])
+    assert "Istio" not in explained(broken).message
+    classic = copy.deepcopy(broken)
+    classic["spec"]["containers"].append({"name": "istio-proxy", "image": "istio/proxyv2"})
+    classic["status"]["containerStatuses"].append(proxy)
+    found = explained(classic)
+    assert found.reason.name == reason
+    assert "Istio's proxy starts only after the init containers" in found.message
+    assert "sidecar.istio.io/nativeSidecar" in found.message
+    native = pod(
+        sidecars=[{**running(ready=True), "name": "istio-proxy"}],
+        init_containers=[failed],
+        containers=[waiting("PodInitializing")],
+    )
+    assert "Istio" not in explained(native).message
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        crash_loop(10, cause(10, "ModelNotFound", "There is nothing.", "Check it.")),
+        waiting(
+            "ImagePullBackOff", PULL.format("r/x:1", "Unknown", "dial tcp 10.0.0.1:443: connection refused")
+        ),
+    ],
+)
+def test_an_init_container_that_fails_for_another_reason_hears_nothing_of_istio(failed):
+    failed = {**failed, "name": "fetch"}
+    broken = pod(init_containers=[failed], containers=[waiting("PodInitializing")])
+    broken["spec"]["containers"].append({"name": "istio-proxy", "image": "istio/proxyv2"})
+    assert "Istio" not in explained(broken).message
 
 
 def test_a_running_fetch_is_progress():

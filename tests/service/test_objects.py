@@ -508,3 +508,15 @@ EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 def test_the_cluster_autoscaler_may_move_pods_whatever_is_in_folders_of_ours(spec, names):
     template = made_of(changed("demo", **spec), "Deployment")["spec"]["template"]
     assert template["metadata"]["annotations"][EVICTABLE] == names
+
+
+def test_istio_s_proxy_starts_first_and_ends_last_unless_the_document_says_otherwise():
+    name = "sidecar.istio.io/nativeSidecar"
+
+    def annotations(**spec: Any) -> dict[str, str]:
+        template = made_of(changed("demo", **spec), "Deployment")["spec"]["template"]
+        found: dict[str, str] = template["metadata"]["annotations"]
+        return found
+
+    assert annotations()[name] == "true"
+    assert annotations(runtime={"podAnnotations": {name: "false"}})[name] == "false"

@@ -65,6 +65,8 @@ def pod_template(spec: ServiceSpec, facts: Facts) -> Object:
         "kubectl.kubernetes.io/default-container": SERVER,
         # Else the Cluster Autoscaler keeps each node with a pod of ours: a folder of a pod might be precious.
         "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes": ",".join(_replaceable(pod)),
+        # Where Istio injects its proxy, that starts before the fetch and ends after the last request.
+        "sidecar.istio.io/nativeSidecar": "true",
         **spec.runtime.pod_annotations,
     }
     metadata: Object = {"labels": {**spec.runtime.pod_labels, **labels(spec)}, "annotations": annotations}
