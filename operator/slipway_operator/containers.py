@@ -14,6 +14,7 @@ from slipway.service.companions import OURS, SERVER
 from slipway_operator import reasons
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, Objects, first_line, messages, sidecars
+from slipway_operator.volume_types import volume_advice
 
 _MET_WHILE_IT_LOADS = (
     reasons.OUT_OF_MEMORY,
@@ -122,6 +123,8 @@ def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
         return _image_finding(pod, status, reason, message)
     if reason == "CreateContainerConfigError":
         return _missing(message) or reasons.CONTAINER_REFUSED.found(_sentence(message))
+    if reason in _REFUSALS and (advice := volume_advice(message)):
+        return reasons.CONTAINER_REFUSED.found(f"{advice}. The node says: {_sentence(message)}")
     if reason in _REFUSALS:
         return reasons.CONTAINER_REFUSED.found(_sentence(_LAYERS.sub("", message or reason)))
     return None

@@ -26,6 +26,7 @@ from slipway_operator.shapes import (
     sidecars,
 )
 from slipway_operator.unschedulable import lacks_room, unclaimed, unschedulable
+from slipway_operator.volume_types import volume_advice
 
 _QUOTA = re.compile(
     r"exceeded quota: (?P<quota>\S+), requested: (?P<asked>.+?), "
@@ -136,6 +137,8 @@ def _not_created(current: Object, events: Objects, deployment: Object | None) ->
         )
     if _LIMIT_RANGE.search(words):
         return reasons.QUOTA_EXCEEDED.found(f"{words.rstrip('.')}. Change spec.resources.")
+    if advice := volume_advice(message):
+        return reasons.ADMISSION_REFUSED.found(f"{advice}. The API server says: {words}")
     if _ADMISSION.search(words):
         return reasons.ADMISSION_REFUSED.found(refusal(words, "the pod") or f"{words.rstrip('.')}.")
     for pattern, kind, field in _LACKING:

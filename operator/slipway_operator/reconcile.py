@@ -38,6 +38,7 @@ from slipway_operator.shapes import (
 from slipway_operator.status import Observed, refusal, status
 from slipway_operator.surge import no_room
 from slipway_operator.template_pin import Pinned, in_force, pin
+from slipway_operator.volume_types import volume_advice
 from slipway_operator.writer import Writer
 
 LOOK_AGAIN = 30.0
@@ -351,6 +352,8 @@ def refused(item: Object, problem: Refused) -> Finding:
     words, malformed = _MALFORMED.subn("", str(problem))
     invalid = malformed or problem.status in (400, 422)
     reason = reasons.INVALID_SPEC if invalid else reasons.ADMISSION_REFUSED
+    if advice := volume_advice(words):
+        return reasons.ADMISSION_REFUSED.found(f"{advice}. The API server refuses {what}: {words}")
     return reason.found(f"The API server refuses {what}: {words}")
 
 

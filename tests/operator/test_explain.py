@@ -322,6 +322,97 @@ def test_pods_that_may_not_be_made_are_told_from_their_replica_set(message, reas
     assert part in found.message
 
 
+NOT_USABLE = "Forbidden: not usable by user or serviceaccount"
+KYVERNO = """admission webhook "validate.kyverno.svc-fail" denied the request:
+
+resource Pod/models/demo-5d4f2-x was blocked due to the following policies
+
+restrict-volume-types:
+  restricted-volumes: 'validation failure: Only the following types of volumes may be used: configMap, csi,
+    downwardAPI, emptyDir, ephemeral, persistentVolumeClaim, projected, and secret.'
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (
+            'pods "demo-5d4f2-x" is forbidden: violates PodSecurity "restricted:latest": restricted volume '
+            'types (volume "model" uses restricted volume type "unknown")',
+            "from Kubernetes 1.33 on. Upgrade, have the namespace's level lowered to baseline, or take the "
+            "model from spec.model.pvc, spec.model.s3 or spec.model.hub. ",
+        ),
+        (
+            'pods "demo-5d4f2-x" is forbidden: violates PodSecurity "restricted:v1.31": restricted volume '
+            'types (volumes "a", "model" use restricted volume types "hostPath", "image")',
+            "from Kubernetes 1.33 on",
+        ),
+        (
+            'pods "demo-5d4f2-" is forbidden: unable to validate against any security context constraint: '
+            f'[provider "anyuid": {NOT_USABLE}, spec.volumes[3]: Invalid value: "image": image volumes are '
+            f'not allowed to be used, provider "restricted": {NOT_USABLE}, provider "nonroot": {NOT_USABLE}]',
+            "from 4.22 on, and from 4.20.15 in 4.20. Upgrade, let spec.runtime.serviceAccountName use one",
+        ),
+        (
+            'pods "demo-5d4f2-" is forbidden: unable to validate against any security context constraint: ['
+            + "".join(f'provider "scc-{index}": {NOT_USABLE}, ' for index in range(12))
+            + 'spec.volumes[3]: Invalid value: "": unknown volume type for volume: core.Volume{Name:"model", '
+            "VolumeSource:core.VolumeSource{HostPath:(*core.HostPathVolumeSource)(nil)}}]",
+            "OpenShift's own SecurityContextConstraints admit volumes of images from 4.22 on",
+        ),
+        (KYVERNO, "a policy of the cluster does not list volumes of images. Have image added"),
+        (
+            'admission webhook "validation.gatekeeper.sh" denied the request: [psp-volume-types] The volume '
+            'type image is not allowed, pod: demo-5d4f2-x. Allowed volume types: ["configMap", "secret"]',
+            "a policy of the cluster does not list volumes of images",
+        ),
+    ],
+)
+def test_a_volume_of_an_image_that_a_cluster_does_not_admit_is_told_with_what_it_needs(message, advice):
+    failing = replica_set(made=0)
+    events = [event(failing, "FailedCreate", f"Error creating: {message}")]
+    found = pods_summary([], events, [failing], deployment(made=0))
+    assert found is not None
+    assert found.reason.name == "AdmissionRefused"
+    assert first(found).startswith("the image of spec.model.image cannot be mounted: ")
+    assert advice in found.message
+    assert "The API server says: " in found.message
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (
+            "unable to validate against any security context constraint: [spec.volumes[4]: Invalid value: "
+            '"csi": csi volumes are not allowed to be used]',
+            "no SecurityContextConstraints that the pods may use admit csi volumes. Let",
+        ),
+        (
+            "unable to validate against any security context constraint: [provider restricted-v2: "
+            ".containers[0].runAsUser: Invalid value: 1001: must be in the ranges: [1000680000, 1000689999]]",
+            "must be in the ranges",
+        ),
+        (
+            'violates PodSecurity "restricted:latest": seccompProfile (pod or container "server" must set '
+            "securityContext.seccompProfile.type)",
+            "violates PodSecurity",
+        ),
+        (
+            'admission webhook "a" denied the request: Only the following types of volumes may be used: '
+            "configMap, image and secret.",
+            "the webhook a refuses the pod",
+        ),
+    ],
+)
+def test_another_refusal_says_nothing_of_images(message, said):
+    failing = replica_set(made=0, failure=f'pods "demo-5d4f2-" is forbidden: {message}')
+    found = pods_summary([], [], [failing], deployment(made=0))
+    assert found is not None
+    assert found.reason.name == "AdmissionRefused"
+    assert said in found.message
+    assert "spec.model.image" not in found.message
+
+
 def test_a_refusal_of_the_past_says_nothing_of_pods_that_are_there():
     failing = replica_set(failure="exceeded quota")
     found = pods_summary([pod(containers=[running()])], [], [failing], deployment())

@@ -367,3 +367,13 @@ def test_a_finished_fetch_is_forgotten():
 )
 def test_the_cause_is_told_without_the_layers_that_it_went_through(reason, message, told):
     assert of_container(waiting(reason, message)).message == told
+
+
+def test_a_runtime_that_mounts_no_images_is_told_with_the_versions_that_do():
+    words = (
+        'failed to generate container "5a1f" spec: failed to apply OCI options: failed to mkdir "": mkdir : '
+        "no such file or directory"
+    )
+    found = of_container(waiting("CreateContainerError", words))
+    assert found.reason.name == "ContainerRefused"
+    assert "containerd does from 2.1 on, CRI-O from 1.31" in found.message

@@ -127,3 +127,16 @@ def test_a_refusal_that_waiting_does_not_mend_is_told(problem: Refused, passes: 
     found = refused({"kind": "Deployment", "metadata": {"name": "demo"}}, problem)
     assert found.reason.name == reason
     assert "typed patch object" not in found.message
+
+
+def test_an_api_server_that_drops_volumes_of_images_is_told_with_the_gate() -> None:
+    problem = Refused(
+        422,
+        "Invalid",
+        'Deployment.apps "demo" is invalid: [spec.template.spec.volumes[3]: Required value: must specify a '
+        'volume type, spec.template.spec.containers[0].volumeMounts[3].name: Not found: "model"]',
+    )
+    found = refused({"kind": "Deployment", "metadata": {"name": "demo"}}, problem)
+    assert found.reason.name == "AdmissionRefused"
+    assert "feature gate ImageVolume: it is on by default from Kubernetes 1.35" in found.message
+    assert "The API server refuses Deployment demo: " in found.message
