@@ -142,6 +142,7 @@ def test_other_resources_are_promised_and_limited_alike(resources, asked):
         ({"memroy": "1Gi"}, "spec.resources.memroy: there is no such field. Did you mean memory?"),
         ({"limits": {"requests": {}}}, "extended resources such as rdma/ib"),
         ({"/ib": 1}, "spec.resources./ib: there is no such field."),
+        ({f"rdma/{'a' * 64}": 1}, "there is no such field."),
     ],
 )
 def test_what_kubernetes_would_not_take_is_refused(resources, said):
@@ -187,6 +188,7 @@ def folder(medium: str) -> list[dict[str, Any]]:
     [
         ("HugePages", {"hugepages-2Mi": "64Mi"}),
         ("HugePages-1Gi", {"hugepages-2Mi": "64Mi", "hugepages-1Gi": "1Gi"}),
+        ("HugePages-64Ki", {"hugepages-64Ki": "64Mi"}),
     ],
 )
 def test_a_folder_lies_in_huge_pages_that_the_pod_asks_for(medium, pages):

@@ -132,6 +132,15 @@ def test_a_token_in_a_folder_that_is_never_renewed_is_refused():
     assert "subPath: files below it are never renewed" in refusal(TOKEN, subPath="vault")
 
 
+def test_so_it_is_in_a_sidecar_and_not_in_an_init_container_which_ends():
+    mounts = [{"name": "v", "mountPath": "/t", "subPath": "vault"}]
+    beside = {"name": "c", "image": "a", "volumeMounts": mounts}
+    written = document(TOKEN)
+    from_mapping({**written, "spec": {**written["spec"], "initContainers": [beside]}})
+    with pytest.raises(InvalidService, match=r"spec\.sidecars\[0\]\.volumeMounts\[0\]\.subPath: files below"):
+        from_mapping({**written, "spec": {**written["spec"], "sidecars": [beside]}})
+
+
 def test_a_volume_has_one_source():
     assert "exactly one of pvc, csi, emptyDir and projected" in refusal(TOKEN, emptyDir={})
 

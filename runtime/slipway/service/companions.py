@@ -6,6 +6,7 @@ from slipway.service.fields import InvalidService
 from slipway.service.firewall import check_plain_env
 from slipway.service.pod_parts import Container
 from slipway.service.spec import ServiceSpec
+from slipway.service.storage import NEVER_RENEWED
 
 SERVER, FETCH = "server", "fetch"
 OURS = (SERVER, FETCH)
@@ -24,7 +25,7 @@ def companions(spec: ServiceSpec) -> list[tuple[str, Container]]:
 
 def check_companions(spec: ServiceSpec) -> None:
     """Raises InvalidService at the first that could not stand beside the others."""
-    volumes = {volume.name for volume in spec.volumes}
+    volumes = {volume.name: volume for volume in spec.volumes}
     names: set[str] = set()
     for path, container in companions(spec):
         name = container.name
@@ -41,3 +42,5 @@ def check_companions(spec: ServiceSpec) -> None:
                 raise InvalidService(
                     f"{path}.volumeMounts[{index}].name", f"spec.volumes has no {mount.name}. Add it there."
                 )
+            if mount.sub_path and volumes[mount.name].projected and container in spec.sidecars:
+                raise InvalidService(f"{path}.volumeMounts[{index}].subPath", f"{NEVER_RENEWED}.")

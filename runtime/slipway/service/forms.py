@@ -54,15 +54,18 @@ Quantity = Annotated[
         numbers=True,
     ),
 ]
-_EXTENDED = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+_EXTENDED = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_PAGE = "[1-9][0-9]*(Ki|Mi|Gi)"
 ExtendedResource = Annotated[
     str, Form(_EXTENDED, "an extended resource such as example.com/gpu", longest=316)
 ]
 OTHER_RESOURCE = Form(
-    rf"{_EXTENDED}|hugepages-[1-9][0-9]*(Ki|Mi|Gi)",
+    rf"{_EXTENDED}|hugepages-{_PAGE}",
     "extended resources such as rdma/ib, and huge pages such as hugepages-2Mi",
-    longest=316,
 )
+Medium = Annotated[
+    str, Form(rf"Memory|HugePages(-{_PAGE})?", "Memory, HugePages or HugePages-2Mi", longest=32)
+]
 Duration = Annotated[str, Form(r"([0-9]+(ms|s|m|h))+", "a duration such as 30s")]
 EnvName = Annotated[str, Form(r"[A-Za-z_][A-Za-z0-9_]*", "a name of a variable", longest=256)]
 ImageReference = Annotated[str, Form(r"[^\s-]\S*", "an image such as registry/name:tag or name@sha256:…")]

@@ -13,6 +13,7 @@ from slipway.service.forms import (
     HostName,
     ImageReference,
     Key,
+    Medium,
     MountPath,
     ObjectName,
     PartName,
@@ -114,7 +115,7 @@ class EmptyDir:
 
     size_limit: Size | None = None
     """Beyond which the pod is evicted."""
-    medium: Literal["Memory", "HugePages", "HugePages-2Mi", "HugePages-1Gi"] | None = None
+    medium: Medium | None = None
     """Memory, which counts against the limit of whoever writes, or huge pages that a container asks for; with
     their size where the pod has pages of several. Unset, the node's disk."""
 

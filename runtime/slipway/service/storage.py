@@ -25,6 +25,7 @@ AUTHORITIES = f"{FILES}ca"
 """The volume of `spec.trustedCA`, by a name that no document could have given before there was one."""
 SOURCES = ("pvc", "csi", "emptyDir", "projected")
 """Of `spec.volumes`."""
+NEVER_RENEWED = "files below it are never renewed: tokens would expire. Mount the whole volume"
 ELSEWHERE = "Choose another folder, such as one below /etc"
 DOWNLOADS = "100Gi"
 """Of an emptyDir that holds a model: a bound for a model gone wrong, which nothing reserves."""
@@ -143,7 +144,7 @@ def _check_volume(volume: Volume, path: str) -> None:
         if volume.sub_path:
             raise InvalidService(
                 f"{path}.subPath",
-                "files below it are never renewed: tokens would expire. Mount the whole volume.",
+                f"{NEVER_RENEWED}.",
             )
 
 

@@ -13,7 +13,7 @@ from slipway.service import companions, projected, storage
 from slipway.service.devices import WHOLE_INSTANCE, WITH_IMAGE
 from slipway.service.document import CERTIFICATE_REQUIRED, NO_ROOM, ONE_PEER, SOURCES
 from slipway.service.labels import OURS, PLACES, TAKEN
-from slipway.service.storage import ELSEWHERE, READ_ONLY, WRITABLE
+from slipway.service.storage import ELSEWHERE, NEVER_RENEWED, READ_ONLY, WRITABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ VOLUMES = (
     Rule(
         "spec.volumes[]",
         "!has(self.subPath) || !has(self.projected)",
-        "files below it are never renewed: tokens would expire. Mount the whole volume",
+        NEVER_RENEWED,
         field=".subPath",
     ),
     replace(_NOT_HIDING, place="spec.volumes[]"),
