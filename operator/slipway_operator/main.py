@@ -33,6 +33,7 @@ from slipway_operator.events import Recorder
 from slipway_operator.health import HealthServer, Metrics, Vitals, age
 from slipway_operator.informer import Children, Key, Note, Store, place_of
 from slipway_operator.lease import Lease
+from slipway_operator.pace import Pace
 from slipway_operator.profiles import Profiles
 from slipway_operator.queue import LONGEST_BACK_OFF, Queue
 from slipway_operator.reconcile import NotApplied, Reconciler
@@ -70,8 +71,16 @@ class Operator:
         self.writer = Writer(cluster, self.lease.may_write)
         self.recorder = Recorder(self.writer, identity)
         self.profiles = Profiles(settings.profiles, self.want_services_of)
+        self.pace = Pace(self.queue.add_first)
         self.reconciler = Reconciler(
-            cluster, settings, self.resources, self.children, self.profiles, self.writer, self.recorder
+            cluster,
+            settings,
+            self.resources,
+            self.children,
+            self.profiles,
+            self.writer,
+            self.recorder,
+            self.pace,
         )
         self.watch = Watch(cluster, self.resources, settings, identity, asyncio.get_running_loop())
         cluster.trusted_again = self.watch.renew
@@ -115,7 +124,12 @@ class Operator:
         self.watch.start()
         await self.health.start()
         log.info("Listening on port %d for /healthz, /readyz and /metrics.", self.health.port)
-        loops: list[Coroutine[Any, Any, None]] = [self.lease.keep(), self._discover(), self._resync()]
+        loops: list[Coroutine[Any, Any, None]] = [
+            self.lease.keep(),
+            self.pace.keep(),
+            self._discover(),
+            self._resync(),
+        ]
         tasks = [asyncio.create_task(loop) for loop in (*loops, *(self._work() for _ in range(WORKERS)))]
         ended = asyncio.create_task(stop.wait())
         try:

@@ -41,6 +41,7 @@ class Queue(Generic[Key]):
         self._count = 0
         self._running: dict[Key, float] = {}
         self._failures: dict[Key, int] = {}
+        self._first: dict[Key, None] = {}
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
@@ -61,16 +62,24 @@ class Queue(Generic[Key]):
             self._due[key] = due
             self._push(key, due)
 
+    def add_first(self, key: Key) -> None:
+        """Want work on the key before all others that are due."""
+        self.add(key)
+        self._first[key] = None
+        self._changed.set()
+
     async def take(self) -> Key:
         """The next due key that nobody works on; `done` must follow."""
-        while (wait := self._next_wait()) is None or wait > 0:
+        while (key := self._next_first()) is None and ((wait := self._next_wait()) is None or wait > 0):
             self._changed.clear()
             # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed.wait()
-        _, _, key = heapq.heappop(self._order)
-        del self._due[key]
+        if key is None:
+            _, _, key = heapq.heappop(self._order)
+        self._first.pop(key, None)
+        del self._due[key]  # what the heap still has of it counts no more
         self._running[key] = time.monotonic()
         return key
 
@@ -86,6 +95,7 @@ class Queue(Generic[Key]):
             self._failures[key] = failures
         wait = back_off(failures, random.random(), longest)
         self._due.pop(key, None)  # an event that came meanwhile does not shorten the back-off
+        self._first.pop(key, None)
         self._release(key)
         self.add(key, wait)
         return wait
@@ -99,6 +109,10 @@ class Queue(Generic[Key]):
         self._count += 1
         heapq.heappush(self._order, (due, self._count, key))
         self._changed.set()
+
+    def _next_first(self) -> Key | None:
+        """The first of those that go before all others."""
+        return next((key for key in self._first if key not in self._running), None)
 
     def _next_wait(self) -> float | None:
         """Seconds until the first entry that counts; None where there is none."""

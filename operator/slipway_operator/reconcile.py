@@ -21,8 +21,9 @@ from slipway_operator.events import PodEvents, Recorder, transitions
 from slipway_operator.explain import current_pods
 from slipway_operator.explain import refusal as refusal_by_admission
 from slipway_operator.informer import MANAGER, Children, Key, Store, place_of, slim
+from slipway_operator.pace import Pace, only_words_differ
 from slipway_operator.profiles import Profiles
-from slipway_operator.progress import Loading, memories
+from slipway_operator.progress import INTERVAL, Loading, memories
 from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
 from slipway_operator.shapes import (
@@ -92,6 +93,7 @@ class Reconciler:
         profiles: Profiles,
         writer: Writer,
         recorder: Recorder,
+        pace: Pace,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -100,6 +102,7 @@ class Reconciler:
         self._profiles = profiles
         self._writer = writer
         self._recorder = recorder
+        self._pace = pace
         self.nodes = Nodes(cluster, permitted=not settings.namespaces)
         self._claims = Claims(cluster)
         self.pod_events = PodEvents(cluster)
@@ -115,6 +118,7 @@ class Reconciler:
         resource = self._resources.get(*key)
         if resource is None:
             self._claims.forget(key)
+            self._pace.forget(key)
         if resource is None or is_going(resource):
             return None  # the garbage collector takes what it owned
         wanted = await self._wanted(resource)
@@ -303,10 +307,15 @@ class Reconciler:
         )
         after = status(observed, wanted.spec)
         before = current.get("status") or {}
-        if after != before:
+        if after == before:
+            self._pace.settled(key)
+        elif self._pace.admits(key, urgent=not only_words_differ(before, after)):
             await self._writer.set_status(current, after, self._resources)
             for transition in transitions(before, after):
                 await self._recorder.post(current, transition)
+        elif next_answer is not None:
+            # Until shortly before its turn nobody needs to know how far its pods are.
+            next_answer = max(next_answer, self._pace.expected(key) - INTERVAL)
         if outcome.conflict or outcome.left_over:
             return LOOK_AGAIN
         return min((wait for wait in (next_event, next_answer) if wait is not None), default=None)

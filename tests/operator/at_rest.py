@@ -18,6 +18,7 @@ from slipway_operator.cluster import MADE, OPTIONAL, SEEN, SERVICE
 from slipway_operator.events import Recorder
 from slipway_operator.informer import Children, Key, Store, place_of
 from slipway_operator.main import noted
+from slipway_operator.pace import Pace
 from slipway_operator.profiles import Profiles
 from slipway_operator.reconcile import Reconciler
 from slipway_operator.settings import Settings
@@ -169,6 +170,10 @@ class Rig:
     """A reconciler over the stores that an operator has once all is listed."""
 
     def __init__(self) -> None:
+        self.now = 1000.0
+        """By the clock of what is limited."""
+        self.woken: list[Key] = []
+        self.pace = Pace(self.woken.append, lambda: self.now)
         self.server = Server()
         server: Any = self.server
         self.resources = Store(SERVICE, lambda key: None, place_of, noted)
@@ -180,7 +185,7 @@ class Rig:
         profiles = Profiles({}, lambda name: None)
         settings = Settings()
         self.reconciler = Reconciler(
-            server, settings, self.resources, self.children, profiles, writer, self.recorder
+            server, settings, self.resources, self.children, profiles, writer, self.recorder, self.pace
         )
         self.reconciler.kinds = frozenset(kind.name for kind in OPTIONAL)
 

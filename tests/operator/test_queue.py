@@ -56,6 +56,39 @@ async def test_the_earliest_of_several_times_holds() -> None:
     assert await nothing_to_take(queue)
 
 
+async def test_one_that_is_wanted_first_goes_before_all_that_are_due() -> None:
+    queue: Queue[str] = Queue()
+    for key in "abc":
+        queue.add(key)
+    for key in "dbb":
+        queue.add_first(key)
+    assert [await taken(queue) for _ in "abcd"] == ["d", "b", "a", "c"]
+    for key in "abcd":
+        queue.done(key)
+    assert await nothing_to_take(queue)
+
+
+async def test_one_that_is_wanted_first_and_worked_on_holds_up_nobody() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await taken(queue)
+    queue.add_first("a")
+    queue.add("b")
+    assert await taken(queue) == "b"
+    queue.done("a")
+    assert await taken(queue) == "a"
+
+
+async def test_one_that_is_wanted_first_waits_out_a_failure_all_the_same() -> None:
+    queue: Queue[str] = Queue()
+    queue.add("a")
+    await taken(queue)
+    queue.add_first("a")
+    queue.failed("a")
+    queue.add("b")
+    assert await taken(queue) == "b"
+
+
 async def test_a_waiting_worker_wakes_for_a_key_that_is_due_sooner() -> None:
     queue: Queue[str] = Queue()
     queue.add("late", after=60)
@@ -134,7 +167,7 @@ def test_every_added_key_is_worked_on_and_never_by_two_workers(
 
         tasks = [asyncio.create_task(work()) for _ in range(workers)]
         for key, pauses in steps:
-            queue.add(key)
+            (queue.add_first if pauses == 1 else queue.add)(key)
             for _ in range(pauses):
                 await asyncio.sleep(0)
         while len(queue):
