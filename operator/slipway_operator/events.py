@@ -153,6 +153,12 @@ class Recorder:
             if not account.series and account.tokens == BURST:
                 del self._accounts[service]
 
+    async def tell_all(self) -> None:
+        """Bring every Event's count up to date; what can be written no more is logged."""
+        for account in self._accounts.values():
+            for kind in [*account.series]:
+                await self._tell(account, kind)
+
     async def _end(self, account: Account, kind: tuple[str, str]) -> None:
         await self._tell(account, kind)
         account.series.pop(kind, None)

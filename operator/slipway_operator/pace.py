@@ -12,15 +12,18 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 
 from slipway_operator.informer import Key
 from slipway_operator.shapes import Object
 
 A_SECOND = 19
-"""Writes in any second: 500 services that load are through in less than 30 s. By the clock of an API server
-there may be one more."""
+"""Writes in any second, as they are sent: 500 services that load are through in less than 30 s. Not 20, since
+what is sent late in one second may arrive early in the next."""
 A_QUARTER = 5
 """Of these in any quarter of a second: whoever cannot wait finds room soon."""
+AGE = 30.0
+"""Seconds for which it counts when a status was written: after these all that changes are through."""
 LAPSE = 60.0
 """Seconds after which a turn that nobody took is given to another: its service may be gone."""
 
@@ -41,7 +44,7 @@ def _without_words(status: Object) -> Object:
 class Pace:
     """Belongs to one event loop.
 
-    Invariant: writes of the last second and turns that were given together are at most A_SECOND.
+    Invariant: writes of the last second and turns that nobody has taken yet are together at most A_SECOND.
     """
 
     def __init__(self, wake: Callable[[Key], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +54,7 @@ class Pace:
         self._recent: deque[float] = deque()
         """When statuses were written in the last second."""
         self._written: dict[Key, float] = {}
-        """When the status of each service was last written."""
+        """When the status of each service was last written, the oldest first; of the last AGE seconds."""
         self._turns: dict[Key, float] = {}
         """Services whose turn has come, and when it did."""
         self._urgent: dict[Key, None] = {}
@@ -68,6 +71,7 @@ class Pace:
         if key in self._turns or (self._wait(now) <= 0 and not ahead - {key}):
             self.settled(key)
             self._recent.append(now)
+            self._written.pop(key, None)
             self._written[key] = now
             return True
         mine, other = (self._urgent, self._patient) if urgent else (self._patient, self._urgent)
@@ -89,9 +93,11 @@ class Pace:
         self._written.pop(key, None)
 
     def expected(self, key: Key) -> float:
-        """Seconds until the turn of a service that waits, if all go on as they do."""
-        round_of_all = (len(self._urgent) + len(self._patient)) / A_SECOND
-        return max(self._written_at(key) + round_of_all - self._clock(), 0.0)
+        """Seconds until another change of words may be written, if all go on as they do."""
+        now = self._clock()
+        for old in [*takewhile(lambda one: self._written[one] + AGE <= now, self._written)]:
+            del self._written[old]
+        return max(self._written_at(key) + len(self._written) / A_SECOND - now, 0.0)
 
     def give_turns(self) -> float | None:
         """Wake whose turn has come; in how many seconds the next one may come. None: nobody waits."""

@@ -313,8 +313,8 @@ class Reconciler:
             await self._writer.set_status(current, after, self._resources)
             for transition in transitions(before, after):
                 await self._recorder.post(current, transition)
-        elif next_answer is not None:
-            # Until shortly before its turn nobody needs to know how far its pods are.
+        if next_answer is not None:
+            # Until shortly before it can be written nobody needs to know how far the pods are.
             next_answer = max(next_answer, self._pace.expected(key) - INTERVAL)
         if outcome.conflict or outcome.left_over:
             return LOOK_AGAIN

@@ -182,6 +182,18 @@ async def test_what_an_api_server_did_not_take_is_told_by_the_next_request() -> 
     assert recording.cluster.counts() == [("NoReadyPod", 3)]
 
 
+async def test_counts_that_an_ending_operator_has_not_told_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recording = Recording()
+    for _ in range(100):
+        await recording.post(DOWN)
+    recording.cluster.refuses = 503
+    with caplog.at_level(logging.INFO, "slipway_operator.events"):
+        await recording.recorder.tell_all()
+    assert "NoReadyPod came 100 times" in caplog.text
+
+
 async def test_of_a_service_that_rests_nothing_is_remembered() -> None:
     recording = Recording()
     await recording.post(*[DOWN, UP] * 5)
