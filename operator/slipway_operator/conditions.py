@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+
 VALID = "Valid"
 ARGS_COMPATIBLE = "ArgsCompatible"
 SCHEDULED = "Scheduled"

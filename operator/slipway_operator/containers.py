@@ -65,23 +65,23 @@ _LAYERS = re.compile(
 _LOG_PREFIX = re.compile(r"^\S*(?:Error|Exception): ")
 
 
-def container_finding(pod: Object, events: Objects, moves: bool = False) -> Finding | None:
-    """What keeps the pod's containers from serving; None where nothing is known to be wrong.
+def container_findings(pod: Object, events: Objects, moves: bool = False) -> list[Finding]:
+    """What keeps the pod's containers from serving; empty where nothing is known to be wrong.
 
     moves  whether its server loads right now, and comes further
     """
+    all_found: list[Finding] = []
     for status, role in _statuses(pod):
         found = _waiting(pod, status, events) or _ended(pod, status, events, ends=role == INITIAL)
-        if found is not None and moves and status["name"] == SERVER and _is_overcome(found):
+        if found is None or (moves and status["name"] == SERVER and _is_overcome(found)):
             continue
-        if found is not None and role:
-            hint = _before_the_proxy(pod, found) if role == INITIAL else ""
-            return replace(found, message=f"{role} {status['name']}: {found.message}{hint}")
-        if found is not None:
-            return found
-    if _begun(pod):
-        return None
-    return _volume_finding(pod, events) or _sandbox_finding(pod, events)
+        hint = _before_the_proxy(pod, found) if role == INITIAL else ""
+        text = f"{role} {status['name']}: {found.message}{hint}" if role else found.message
+        all_found.append(replace(found, message=text))
+    if not all_found and not _begun(pod):
+        before = _volume_finding(pod, events) or _sandbox_finding(pod, events)
+        all_found += [before] if before is not None else []
+    return all_found
 
 
 def _is_overcome(found: Finding) -> bool:

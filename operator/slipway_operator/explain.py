@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from slipway.service.companions import FETCH
 from slipway_operator import reasons
-from slipway_operator.containers import container_finding
+from slipway_operator.containers import container_findings
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import (
@@ -55,15 +55,15 @@ _REPLACED_WITHIN = datetime.timedelta(seconds=60)
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
-def pods_summary(
+def pods_findings(
     pods: Objects,
     events: Objects,
     replica_sets: Objects,
     deployment: Object | None,
     nodes: Objects = (),
     progress: Mapping[str, Progress] | None = None,
-) -> Finding | None:
-    """What stands between the pods and serving, the most telling cause first; None where nothing does.
+) -> list[Finding]:
+    """What stands between the pods and serving, in no order; empty where nothing does.
 
     Only the current template counts: pods of older ReplicaSets are on their way out, and matter where they
     hold the room that a new pod needs. `nodes` gives numbers to a shortage, and `progress` (by pod name)
@@ -71,27 +71,28 @@ def pods_summary(
     """
     current = current_replica_set(replica_sets, deployment)
     mine = current_pods(pods, current)
+    serving = any(is_ready(pod) and pod not in mine for pod in pods)
+    found: list[Finding] = []
     for pod in mine:
-        moves = load_moves(pod, progress or {})
-        if not is_ready(pod) and (found := container_finding(pod, events, moves)):
-            return found
-    if current is not None and (refused := _not_created(current, events, deployment)):
-        return refused
-    serving = [pod for pod in pods if is_ready(pod) and pod not in mine]
-    for pod in mine:
-        if found := unschedulable(pod, nodes, events) or unclaimed(pod, events):
-            return _spare(found) if serving and lacks_room(pod) else found
-    if not mine and (found := _over(pods, events, current)):
-        return found
-    if waiting := next((pod for pod in mine if not is_ready(pod)), None):
-        step = _step(waiting, progress or {})
-        if ended := _over([pod for pod in pods if _replaces(waiting, pod)], events, current):
-            return ended.reason.found(f"{ended.message} In its place: {step.message}")
-        return step
+        if is_ready(pod):
+            continue
+        if broken := container_findings(pod, events, load_moves(pod, progress or {})):
+            found += broken
+        elif nowhere := unschedulable(pod, nodes, events) or unclaimed(pod, events):
+            found += _spare(nowhere) if serving and lacks_room(pod) else [nowhere]
+        else:
+            step = _step(pod, progress or {})
+            ended = _over([other for other in pods if _replaces(pod, other)], events, current)
+            found.append(
+                ended.reason.found(f"{ended.message} In its place: {step.message}") if ended else step
+            )
+    refused = _not_created(current, events, deployment) if current is not None else None
+    ended = None if mine else _over(pods, events, current)
+    found += [one for one in (refused, ended) if one is not None]
     wanted = _wanted(current)
-    if wanted > len(mine):
-        return reasons.SCHEDULING.found(f"{len(mine)} of {wanted} pods are made.")
-    return None
+    if not found and wanted > len(mine):
+        found.append(reasons.SCHEDULING.found(f"{len(mine)} of {wanted} pods are made."))
+    return found
 
 
 def load_moves(pod: Object, progress: Mapping[str, Progress]) -> bool:
@@ -111,12 +112,14 @@ def _wanted(current: Object | None) -> int:
     return int((current or {}).get("spec", {}).get("replicas") or 0)
 
 
-def _spare(found: Finding) -> Finding:
+def _spare(found: Finding) -> list[Finding]:
+    """That old pods have the room, and that the new one has no node for it."""
     short, _, said = found.message.partition(". ")
-    return reasons.ROLLOUT_NEEDS_SPARE_DEVICE.found(
+    text = (
         f"a new pod {short}; the old ones serve on. Set spec.rollout.maxSurge to 0 and "
-        f"spec.rollout.maxUnavailable to 1, or add what is missing. {said}",
+        f"spec.rollout.maxUnavailable to 1, or add what is missing. {said}"
     )
+    return [reasons.ROLLOUT_NEEDS_SPARE_DEVICE.found(text), found.reason.found(text)]
 
 
 def _not_created(current: Object, events: Objects, deployment: Object | None) -> Finding | None:

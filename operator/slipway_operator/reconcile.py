@@ -13,7 +13,7 @@ from slipway.service.facts import Owner
 from slipway.service.intent import pod_template
 from slipway.service.profile import ServingProfile, check_profiled, misfits_of
 from slipway.service.rollout import claims_of
-from slipway_operator import memory, reasons
+from slipway_operator import conditions, memory, reasons
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
 from slipway_operator.differences import foreign_env, needs_apply
 from slipway_operator.discovery import Claims, Nodes
@@ -357,13 +357,15 @@ def refused(item: Object, problem: Refused) -> Finding:
     """What to report of an object that the API server will not have."""
     what = f"{item['kind']} {item['metadata']['name']}"
     if sentence := refusal_by_admission(str(problem), what):
-        return reasons.ADMISSION_REFUSED.found(sentence)
+        return reasons.ADMISSION_REFUSED.found(sentence, conditions.PROGRESSING)
     words, malformed = _MALFORMED.subn("", str(problem))
     invalid = malformed or problem.status in (400, 422)
-    reason = reasons.INVALID_SPEC if invalid else reasons.ADMISSION_REFUSED
+    text = f"The API server refuses {what}: {words}"
     if advice := volume_advice(words):
-        return reasons.ADMISSION_REFUSED.found(f"{advice}. The API server refuses {what}: {words}")
-    return reason.found(f"The API server refuses {what}: {words}")
+        return reasons.ADMISSION_REFUSED.found(f"{advice}. {text}", conditions.PROGRESSING)
+    if invalid:
+        return reasons.INVALID_SPEC.found(text)
+    return reasons.ADMISSION_REFUSED.found(text, conditions.PROGRESSING)
 
 
 def may_pass(problem: Refused) -> bool:

@@ -18,18 +18,18 @@ from slipway.service.companions import SERVER
 from slipway.service.labels import selector
 from slipway.service.rollout import REASON as ROLLOUT_REASON
 from slipway_operator import conditions, reasons
-from slipway_operator.explain import current_pods, load_moves, pods_summary
+from slipway_operator.explain import current_pods, load_moves, pods_findings
 from slipway_operator.memory import verdict
 from slipway_operator.progress import Progress
-from slipway_operator.reasons import Finding, Reason
+from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, condition, current_replica_set, is_ready, name, shortened
 
 SUMMARY_LENGTH = 120
 MESSAGE_LENGTH = 2000
-_GOOD = (reasons.ESTIMATED, reasons.MEASURED)
-"""Of the condition Fits, nothing that a person has to know."""
-_WORTH_KNOWING = (conditions.FITS, conditions.DRIFTED, conditions.UNMONITORED, conditions.UPGRADE_AVAILABLE)
-"""Of a service that serves, the most important first."""
+_WITHOUT_READY = conditions.PROGRESSING
+"""What the summary says of a service of which no replica is wanted."""
+_NOTES = (conditions.FITS, conditions.DRIFTED, conditions.UNMONITORED, conditions.UPGRADE_AVAILABLE)
+"""What the summary may say beside that."""
 _SENTENCE_END = re.compile(r"[.!?] (?=[A-Z`\"])")
 
 
@@ -69,21 +69,13 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """A condition before it has a time."""
-
-    condition: str
-    status: str
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class View:
     """What the observation comes down to."""
 
-    found: Finding | None
+    findings: Sequence[Finding]
     """What stands in the way, if anything does."""
+    refused: bool
+    """Whether the resource is refused as a whole, whatever its pods do."""
     wanted: int
     """Replicas."""
     ready: int
@@ -93,8 +85,6 @@ class View:
     updated: int
     arrived: bool
     """Whether the Deployment is as it should be: every replica current and ready, none left over."""
-    overdue: str | None
-    """The Deployment's message once its progress deadline is exceeded, and no load moves."""
     unusual: str
     """Why old pods end before new ones start, with a space before it; empty where they do not."""
 
@@ -107,11 +97,11 @@ def refusal(error: InvalidService) -> Finding:
 def status(observed: Observed, spec: ServiceSpec | None) -> dict[str, Any]:
     """The .status; the same as before where nothing has changed. `spec` is None where it is invalid."""
     view = _view(observed, spec)
-    verdicts = list(_verdicts(observed, spec, view))
+    found = list(_conditions(observed, spec, view))
     whole: dict[str, Any] = {
         "observedGeneration": _generation(observed.resource),
-        "conditions": [_timed(verdict, observed) for verdict in verdicts],
-        "summary": _summary(verdicts),
+        "conditions": [_timed(one, observed) for one in found],
+        "summary": _summary(found),
         "replicas": int(_status(observed.deployment).get("replicas") or 0),
         "selector": _selector(observed),
     }
@@ -131,38 +121,50 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
         wanted = 0 if spec.suspend else spec.replicas
     counts = _status(deployment)
     seen = deployment is not None and counts.get("observedGeneration", 0) >= _generation(deployment)
-    found = observed.invalid
-    if found is None and observed.conflict:
-        found = reasons.NAME_CONFLICT.found(observed.conflict)
-    # Before the Deployment's controller has seen it, what fails is what it was before.
-    if found is None and wanted and (seen or deployment is None):
-        found = pods_summary(
-            observed.pods,
-            observed.events,
-            observed.replica_sets,
-            deployment,
-            observed.nodes,
-            observed.progress,
-        )
     updated = int(counts.get("updatedReplicas") or 0)
     available = int(counts.get("availableReplicas") or 0)
     current = current_pods(observed.pods, current_replica_set(observed.replica_sets, deployment))
     rolled_out = seen and updated == available == wanted == int(counts.get("replicas") or 0)
+    # Two informers tell of one pod: believe the one that is less content.
+    arrived = rolled_out and sum(1 for pod in current if is_ready(pod)) == wanted
+    findings = [] if observed.invalid is None else [observed.invalid]
+    if observed.conflict:
+        findings.append(reasons.NAME_CONFLICT.found(observed.conflict))
+    refused = bool(findings)
+    if wanted and not arrived:
+        # Before the Deployment's controller has seen it, what fails is what it was before.
+        if not refused and (seen or deployment is None):
+            findings += _pods_findings(observed)
+        if seen and (overdue := _overdue(observed, current)) is not None:
+            cause = reasons.first(findings)
+            text = f"{cause.reason.name}: {cause.message}" if cause else overdue
+            findings.append(reasons.PROGRESS_DEADLINE_EXCEEDED.found(text))
     return View(
-        found=found,
+        findings=findings,
+        refused=refused,
         wanted=wanted,
         ready=sum(1 for pod in observed.pods if is_ready(pod)),
         current=current,
         updated=updated if seen else 0,
-        # Two informers tell of one pod: believe the one that is less content.
-        arrived=rolled_out and sum(1 for pod in current if is_ready(pod)) == wanted,
-        overdue=_overdue(observed, current) if seen else None,
+        arrived=arrived,
         unusual=_unusual(deployment),
     )
 
 
+def _pods_findings(observed: Observed) -> list[Finding]:
+    return pods_findings(
+        observed.pods,
+        observed.events,
+        observed.replica_sets,
+        observed.deployment,
+        observed.nodes,
+        observed.progress,
+    )
+
+
 def _overdue(observed: Observed, current: Sequence[Object]) -> str | None:
-    """The Deployment's controller sees pods that are not ready, and not that one of them still loads."""
+    """The Deployment's message once its progress deadline is exceeded, and no load moves: its controller sees
+    pods that are not ready, and not that one of them still loads."""
     known = condition(observed.deployment, "Progressing") or {}
     if known.get("reason") != reasons.PROGRESS_DEADLINE_EXCEEDED.name:
         return None
@@ -179,10 +181,10 @@ def _unusual(deployment: Object | None) -> str:
     return f" {annotations[ROLLOUT_REASON]}" if ROLLOUT_REASON in annotations else ""
 
 
-def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Iterator[Verdict]:
+def _conditions(observed: Observed, spec: ServiceSpec | None, view: View) -> Iterator[Finding]:
     progressing = _progressing(spec, view)
     ready = _ready(view, progressing)
-    yield _valid(view.found)
+    yield _first_of(view, conditions.VALID) or reasons.ACCEPTED.found("The spec is accepted.")
     yield _scheduled(view)
     yield _model_loaded(view)
     if (fits := _fits(observed, view)) is not None:
@@ -192,138 +194,107 @@ def _verdicts(observed: Observed, spec: ServiceSpec | None, view: View) -> Itera
     if ready is not None:
         yield ready
     if observed.arguments is not None:
-        yield _args_compatible(observed.arguments)
+        yield observed.arguments
     if observed.drift:
         names = ", ".join(observed.drift)
         text = f"someone else added {names} to the Deployment. Remove it there, and set it in spec.env."
-        yield Verdict(conditions.DRIFTED, "True", reasons.DRIFTED, text)
+        yield reasons.DRIFTED.found(text)
     if observed.upgrade:
-        yield Verdict(conditions.UPGRADE_AVAILABLE, "True", reasons.UPGRADE_AVAILABLE, observed.upgrade)
+        yield reasons.UPGRADE_AVAILABLE.found(observed.upgrade)
     if observed.missing_monitor:
         text = f"the cluster has no kind {observed.missing_monitor}, so that nobody scrapes the pods."
-        yield Verdict(conditions.UNMONITORED, "True", reasons.MONITOR_KIND_MISSING, text)
-    reconciling = not view.arrived if ready is None else ready.status == "False"
-    cause = ready or progressing
-    if progressing.status == "False" and progressing.reason.stalled:
-        yield Verdict(conditions.STALLED, "True", progressing.reason, progressing.message)
+        yield reasons.MONITOR_KIND_MISSING.found(text)
+    reconciling = not view.arrived if ready is None else ready.status == conditions.FALSE
+    if progressing.status == conditions.FALSE and progressing.reason.stalled:
+        yield replace(progressing, condition=conditions.STALLED, status=conditions.TRUE)
     elif reconciling:
-        yield Verdict(conditions.RECONCILING, "True", cause.reason, cause.message)
+        yield replace(ready or progressing, condition=conditions.RECONCILING, status=conditions.TRUE)
 
 
-def _valid(found: Finding | None) -> Verdict:
-    if found is not None and found.condition == conditions.VALID:
-        return Verdict(conditions.VALID, "False", found.reason, found.message)
-    return Verdict(conditions.VALID, "True", reasons.ACCEPTED, "The spec is accepted.")
+def _first_of(view: View, condition: str) -> Finding | None:
+    """What counts most of that which stands in the way of a condition."""
+    return reasons.first(one for one in view.findings if one.condition == condition)
 
 
-def _args_compatible(found: Finding) -> Verdict:
-    status = {reasons.SCHEMA_MATCHES: "True", reasons.ARGUMENTS_REFUSED: "False"}.get(found.reason, "Unknown")
-    return Verdict(conditions.ARGS_COMPATIBLE, status, found.reason, found.message)
-
-
-def _scheduled(view: View) -> Verdict:
+def _scheduled(view: View) -> Finding:
     placed = sum(1 for pod in view.current if pod["spec"].get("nodeName"))
     said = f"{placed} of {view.wanted} pods have a node."
-    if not view.wanted or (not view.current and _refused(view.found)):
-        return Verdict(conditions.SCHEDULED, "Unknown", reasons.NO_PODS, "There is no pod.")
-    found = view.found
-    if found is not None and found.reason == reasons.ROLLOUT_NEEDS_SPARE_DEVICE:
-        return Verdict(conditions.SCHEDULED, "False", reasons.UNSCHEDULABLE, found.message)
-    if found is not None and found.condition == conditions.SCHEDULED and found.reason != reasons.SCHEDULING:
-        return Verdict(conditions.SCHEDULED, "False", found.reason, found.message)
-    if placed < view.wanted:
-        return Verdict(conditions.SCHEDULED, "Unknown", reasons.SCHEDULING, said)
-    return Verdict(conditions.SCHEDULED, "True", reasons.SCHEDULED, said)
+    if not view.wanted or (not view.current and view.refused):
+        return reasons.NO_PODS.found("There is no pod.")
+    found = _first_of(view, conditions.SCHEDULED)
+    if found is not None and found.reason != reasons.SCHEDULING:
+        return found
+    return (reasons.SCHEDULING if placed < view.wanted else reasons.SCHEDULED).found(said)
 
 
-def _model_loaded(view: View) -> Verdict:
+def _model_loaded(view: View) -> Finding:
     loaded = sum(1 for pod in view.current if is_ready(pod))
     if loaded:
         said = f"{loaded} of {len(view.current)} pods of the current template have loaded the model."
-        return Verdict(conditions.MODEL_LOADED, "True", reasons.LOADED, said)
-    if view.found is not None and view.found.condition == conditions.MODEL_LOADED:
-        return Verdict(conditions.MODEL_LOADED, "False", view.found.reason, view.found.message)
-    return Verdict(
-        conditions.MODEL_LOADED, "Unknown", reasons.NO_PODS, "No pod of the current template has started."
-    )
+        return reasons.LOADED.found(said)
+    nothing = "No pod of the current template has started."
+    return _first_of(view, conditions.MODEL_LOADED) or reasons.NO_PODS.found(nothing, conditions.MODEL_LOADED)
 
 
-def _fits(observed: Observed, view: View) -> Verdict | None:
+def _fits(observed: Observed, view: View) -> Finding | None:
     """What memory ended counts before what was estimated."""
-    found = view.found
-    if found is None or found.reason not in (reasons.OUT_OF_MEMORY, reasons.KV_CACHE_TOO_SMALL):
-        found = verdict(observed.memory) if observed.memory is not None else None
-    if found is None:
-        return None
-    status = "True" if found.reason in (*_GOOD, reasons.TAKES_MORE) else "False"
-    return Verdict(conditions.FITS, status, found.reason, found.message)
+    short = (reasons.OUT_OF_MEMORY, reasons.KV_CACHE_TOO_SMALL)
+    found = reasons.first(one for one in view.findings if one.reason in short)
+    if found is not None:
+        return replace(found, condition=conditions.FITS)
+    return verdict(observed.memory) if observed.memory is not None else None
 
 
-def _available(view: View) -> Verdict:
+def _available(view: View) -> Finding:
     said = f"{view.ready} of {view.wanted} replicas admit requests."
     if view.ready:
-        return Verdict(conditions.AVAILABLE, "True", reasons.SERVING, said)
+        return reasons.SERVING.found(said)
     if not view.wanted:
-        return Verdict(conditions.AVAILABLE, "False", reasons.SUSPENDED, "No pod runs.")
-    return Verdict(conditions.AVAILABLE, "False", reasons.NO_READY_POD, said)
+        return reasons.SUSPENDED.found("No pod runs.", conditions.AVAILABLE, conditions.FALSE)
+    return reasons.NO_READY_POD.found(said)
 
 
-def _progressing(spec: ServiceSpec | None, view: View) -> Verdict:
-    found = view.found
-    if found is not None and (found.condition == conditions.PROGRESSING or found.reason.stalled):
-        return Verdict(conditions.PROGRESSING, "False", found.reason, found.message)
+def _progressing(spec: ServiceSpec | None, view: View) -> Finding:
+    found = reasons.first(
+        one for one in view.findings if one.condition == conditions.PROGRESSING or one.reason.stalled
+    )
+    if found is not None:
+        return replace(found, condition=conditions.PROGRESSING)
     if spec is not None and not view.wanted:
         why = "spec.suspend is true" if spec.suspend else "spec.replicas is 0"
-        return Verdict(conditions.PROGRESSING, "True", reasons.SUSPENDED, f"{why}, so no pod runs.")
+        return reasons.SUSPENDED.found(f"{why}, so no pod runs.")
     said = f"{view.updated} of {view.wanted} replicas run the current template.{view.unusual}"
-    if view.arrived:
-        return Verdict(conditions.PROGRESSING, "True", reasons.ROLLED_OUT, said)
-    if view.overdue is not None:
-        why = f"{found.reason.name}: {found.message}" if found else view.overdue
-        return Verdict(conditions.PROGRESSING, "False", reasons.PROGRESS_DEADLINE_EXCEEDED, why)
-    return Verdict(conditions.PROGRESSING, "True", reasons.ROLLING_OUT, said)
+    return (reasons.ROLLED_OUT if view.arrived else reasons.ROLLING_OUT).found(said)
 
 
-def _ready(view: View, progressing: Verdict) -> Verdict | None:
+def _ready(view: View, progressing: Finding) -> Finding | None:
     """None while no replica is wanted and nothing is wrong."""
-    found = view.found
-    if not view.wanted and not _refused(found):
+    found = reasons.first(view.findings)
+    if found is None and not view.wanted:
         return None
-    if view.arrived and not _refused(found):
+    if found is None and view.arrived:
         return replace(_available(view), condition=conditions.READY)
-    if found is not None:
-        return Verdict(conditions.READY, "False", found.reason, found.message)
-    return Verdict(conditions.READY, "False", progressing.reason, progressing.message)
+    return replace(found or progressing, condition=conditions.READY, status=conditions.FALSE)
 
 
-def _refused(found: Finding | None) -> bool:
-    """Whether the resource is refused as a whole, whatever its pods do."""
-    if found is None:
-        return False
-    as_a_whole = (conditions.VALID, conditions.ARGS_COMPATIBLE)
-    return found.condition in as_a_whole or found.reason == reasons.NAME_CONFLICT
-
-
-def _timed(verdict: Verdict, observed: Observed) -> dict[str, Any]:
-    before = condition(observed.resource, verdict.condition) or {}
-    since = before.get("lastTransitionTime") if before.get("status") == verdict.status else None
+def _timed(found: Finding, observed: Observed) -> dict[str, Any]:
+    before = condition(observed.resource, found.condition) or {}
+    since = before.get("lastTransitionTime") if before.get("status") == found.status else None
     return {
-        "type": verdict.condition,
-        "status": verdict.status,
-        "reason": verdict.reason.name,
-        "message": shortened(verdict.message, MESSAGE_LENGTH),
+        "type": found.condition,
+        "status": found.status,
+        "reason": found.reason.name,
+        "message": shortened(found.message, MESSAGE_LENGTH),
         "observedGeneration": _generation(observed.resource),
         "lastTransitionTime": since or observed.now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 
-def _summary(verdicts: Sequence[Verdict]) -> str:
+def _summary(found: Sequence[Finding]) -> str:
     """One line for a person: what is wrong, else what they should know, else that all is well."""
-    by_type = {verdict.condition: verdict for verdict in verdicts}
-    shown = by_type.get(conditions.READY) or by_type[conditions.PROGRESSING]
-    if shown.status == "True" and shown.condition == conditions.READY:
-        known = [by_type.get(one) for one in _WORTH_KNOWING]
-        shown = next((one for one in known if one and one.reason not in _GOOD), shown)
+    decides = conditions.READY if any(one.condition == conditions.READY for one in found) else _WITHOUT_READY
+    shown = reasons.first(one for one in found if one.condition in (decides, *_NOTES))
+    assert shown is not None
     sentence = _SENTENCE_END.split(" ".join(shown.message.split()), maxsplit=1)[0].rstrip(".")
     return shortened(f"{shown.reason.name}: {sentence}", SUMMARY_LENGTH)
 

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from as_printed import Object, deployment, event, kept, pod, replica_set
 
-from slipway_operator.explain import pods_summary
+from slipway_operator import reasons
+from slipway_operator.explain import pods_findings
+from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding
 
 SETS = [replica_set(1, replicas=0), replica_set(2)]
+
+
+def pods_summary(
+    pods: list[Object],
+    events: list[Object],
+    replica_sets: list[Object],
+    deployment: Object | None,
+    nodes: Sequence[Object] = (),
+    progress: Mapping[str, Progress] | None = None,
+) -> Finding | None:
+    """What counts most of that which stands between the pods and serving."""
+    return reasons.first(pods_findings(pods, events, replica_sets, deployment, nodes, progress))
 
 
 def explained(

@@ -19,10 +19,9 @@ from as_printed import (
     unscheduled,
     waiting,
 )
-from explaining import SETS, explained, first
+from explaining import SETS, explained, first, pods_summary
 
 from slipway_operator import reasons
-from slipway_operator.explain import pods_summary
 from slipway_operator.progress import Progress
 
 NO_PREEMPTION = (

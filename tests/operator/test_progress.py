@@ -16,11 +16,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from as_printed import NOW, Object, deployment, kept, pod, ready_pod, replica_set, resource, running
 from e2e.ground.patience import SLOWNESS
+from explaining import pods_summary
 
 from slipway.service import Facts, from_mapping
 from slipway.service.pod import pod_template
 from slipway_operator import progress
-from slipway_operator.explain import pods_summary
 from slipway_operator.memory import Memory
 from slipway_operator.progress import Loading, Progress, Said, asked, loads, parsed, ready_url
 from slipway_operator.status import Observed, status

@@ -29,10 +29,12 @@ from hypothesis import strategies as st
 
 from slipway.service import InvalidService, ServiceSpec, from_mapping
 from slipway_operator import reasons
+from slipway_operator.cluster import Refused
 from slipway_operator.conditions import CONDITIONS, READY, RECONCILING, STALLED
 from slipway_operator.events import transitions
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import BY_NAME
+from slipway_operator.reconcile import refused
 from slipway_operator.status import Observed, refusal, status
 
 ALWAYS = ("Valid", "Scheduled", "ModelLoaded", "Available", "Progressing")
@@ -192,6 +194,48 @@ def test_a_rollout_without_a_spare_device_stops_while_the_old_pods_serve():
     assert conditions(whole)["Progressing"] == ("False", "RolloutNeedsSpareDevice")
     assert conditions(whole)["Ready"] == ("False", "RolloutNeedsSpareDevice")
     assert whole["summary"].startswith("RolloutNeedsSpareDevice: a new pod wants nvidia.com/gpu 1")
+
+
+@pytest.mark.parametrize("oldest", ["NoNetwork", "ModelNotFound"])
+def test_of_pods_that_fail_differently_what_counts_most_is_told_whichever_is_older(oldest):
+    codes = {"NoNetwork": 12, "ModelNotFound": 10}
+    pods = [
+        pod(f"demo-5d4f2-{'a' if reason == oldest else 'b'}", containers=[crash_loop(code)])
+        for reason, code in codes.items()
+    ]
+    whole = told(broken(pods[0], pods=pods, deployment=deployment(replicas=2)))
+    assert {conditions(whole)[one][1] for one in ("ModelLoaded", "Ready", "Stalled")} == {"ModelNotFound"}
+
+
+def test_each_condition_has_its_own_cause_where_another_counts_more():
+    message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    fails = pod("demo-5d4f2-a", containers=[crash_loop(12)])
+    waits = unscheduled(message, {"nvidia.com/gpu": "1"}, name="demo-5d4f2-b")
+    loads = pod("demo-5d4f2-c", containers=[running()])
+    two = {"deployment": deployment(replicas=2)}
+    whole = conditions(told(broken(fails, pods=[fails, waits], **two)))
+    assert (whole["Ready"][1], whole["Scheduled"]) == ("NoNetwork", ("False", "Unschedulable"))
+    whole = conditions(told(broken(loads, pods=[loads, waits], **two)))
+    assert (whole["Ready"][1], whole["ModelLoaded"]) == ("Unschedulable", ("False", "Loading"))
+
+
+def test_of_containers_that_fail_what_counts_most_is_told():
+    beside = {**crash_loop(1), "name": "proxy"}
+    said = cause(10, "ModelNotFound", "There is no model org/nope on the hub.")
+    whole = told(broken(pod(sidecars=[beside], containers=[crash_loop(10, said)])))
+    assert whole["summary"] == "ModelNotFound: There is no model org/nope on the hub"
+
+
+@pytest.mark.parametrize("wish", [{}, {"suspend": True}])
+def test_a_change_that_is_refused_is_not_ready_though_the_pods_of_before_serve(wish):
+    problem = Refused(403, "Forbidden", 'admission webhook "a.example" denied the request: no team')
+    found = refused({"kind": "Deployment", "metadata": {"name": "demo"}}, problem)
+    whole = told(serving(resource=resource(**wish), invalid=found))
+    assert conditions(whole)["Ready"] == ("False", "AdmissionRefused")
+    assert conditions(whole)["Progressing"] == ("False", "AdmissionRefused")
+    assert conditions(whole)["Available"] == ("True", "Serving")
+    assert kstatus(whole, 1) == "InProgress"
+    assert whole["summary"] == "AdmissionRefused: the webhook a.example refuses Deployment demo: no team"
 
 
 def test_a_rollout_that_ends_old_pods_first_says_why():
