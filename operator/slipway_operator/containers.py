@@ -11,10 +11,21 @@ from slipway import exits
 from slipway.args.schema import ARGUMENTS
 from slipway.exits import BY_CODE, BY_REASON
 from slipway.service.companions import OURS, SERVER
-from slipway_operator import reasons
+from slipway_operator import reasons, wordings
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, Objects, first_line, messages, sidecars
 from slipway_operator.volume_types import volume_advice
+from slipway_operator.wordings import (
+    BACK_OFF,
+    LAYERS,
+    PULL_CAUSE,
+    PULL_FAILED,
+    QUOTED_IMAGE,
+    RPC,
+    VOLUME,
+    Source,
+    meanings,
+)
 
 _MET_WHILE_IT_LOADS = (
     reasons.OUT_OF_MEMORY,
@@ -42,26 +53,7 @@ _IMAGE_REASONS = (
     "SignatureValidationFailed",
 )
 _REFUSALS = ("CreateContainerError", "RunContainerError", "PreCreateHookError", "PostStartHookError")
-_DENIED = re.compile(r"\b(401|403)\b|unauthori[sz]ed|denied|forbidden|authentication required", re.IGNORECASE)
-_NOT_FOUND = re.compile(
-    r"not found|manifest unknown|name unknown|does not exist|couldn't parse", re.IGNORECASE
-)
-_QUOTED_IMAGE = re.compile(r'image "([^"]+)"')
-_MISSING = re.compile(r'(?P<kind>secret|configmap) "(?P<name>[^"]+)" not found', re.IGNORECASE)
-_MISSING_KEY = re.compile(
-    r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap) [^/\s]+/(?P<name>\S+)"
-)
-_MISSING_FILE = re.compile(r"(?P<config>configmap )?references non-existent \w+ key: (?P<key>\S+)")
-_ELSEWHERE = "Multi-Attach error"
-_VOLUME = re.compile(r'volume "([^"]+)"')
-_RPC = re.compile(r"rpc error: code = \w+ desc = ")
-_LAYERS = re.compile(
-    r"(?:failed to (?:create|start) (?:containerd|shim) task|OCI runtime create failed|runc create failed|"
-    r"unable to start container process|(?:Failed to )?prepare dynamic resources|"
-    r'failed to pull and unpack image "[^"]*"|failed to resolve (?:image|reference "[^"]*")|'
-    r'failed to do request|(?:Get|Head) "[^"]*"): '
-)
-"""What containerd and its parts put before the cause, each its own words."""
+_KINDS = {reasons.SECRET_MISSING: "Secret", reasons.CONFIG_MAP_MISSING: "ConfigMap"}
 _LOG_PREFIX = re.compile(r"^\S*(?:Error|Exception): ")
 
 
@@ -117,40 +109,44 @@ def _waiting(pod: Object, status: Object, events: Objects) -> Finding | None:
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
     if reason in _IMAGE_REASONS:
-        said = [text for text in messages(events, pod, "Failed") if text.startswith("Failed to pull image")]
-        if message.startswith("Back-off") and "ErrImagePull: " not in message and said:
+        said = [text for text in messages(events, pod, "Failed") if text.startswith(PULL_FAILED)]
+        if message.startswith(BACK_OFF) and PULL_CAUSE not in message and said:
             message = said[0]  # older kubelets leave the cause to the event
         return _image_finding(pod, status, reason, message)
     if reason == "CreateContainerConfigError":
-        return _missing(message) or reasons.CONTAINER_REFUSED.found(_sentence(message))
+        return _absent(pod, message) or reasons.CONTAINER_REFUSED.found(_sentence(message))
     if reason in _REFUSALS and (advice := volume_advice(message)):
         return reasons.CONTAINER_REFUSED.found(f"{advice}. The node says: {_sentence(message)}")
     if reason in _REFUSALS:
-        return reasons.CONTAINER_REFUSED.found(_sentence(_LAYERS.sub("", message or reason)))
+        return reasons.CONTAINER_REFUSED.found(_sentence(LAYERS.sub("", message or reason)))
     return None
 
 
 def _image_finding(pod: Object, status: Object, reason: str, message: str) -> Finding:
-    match = _QUOTED_IMAGE.search(message)
+    match = QUOTED_IMAGE.search(message)
     image = match[1] if match else str(status.get("image") or "")
     field = _image_field(pod, str(status["name"]), image)
-    words = first_line(_RPC.sub("", message.rpartition("ErrImagePull: ")[2]))
+    words = first_line(RPC.sub("", message.rpartition(PULL_CAUSE)[2]))
     if reason == "InvalidImageName":
         return reasons.IMAGE_NOT_FOUND.found(f"{image} is not the name of an image. Correct {field}. {words}")
     if reason == "ErrImageNeverPull":
         return reasons.IMAGE_NOT_FOUND.found(
             f"{image} is not on the node, and its pull policy is Never. Put it there, or set another policy.",
         )
-    if _DENIED.search(words):
-        return reasons.IMAGE_PULL_DENIED.found(
+    row = next((row for row, _ in meanings(Source.PULL, words)), None)
+    if row is wordings.PULL_DENIED:
+        return row.reason.found(
             f"the registry refuses {image}. Name a Secret with its credentials in "
             f"spec.runtime.imagePullSecrets, or correct {field}. The node says: {words}",
         )
-    if _NOT_FOUND.search(words):
-        return reasons.IMAGE_NOT_FOUND.found(
-            f"{image} is not in its registry. Correct {field}. The node says: {words}"
+    if row is wordings.PLATFORM_ABSENT:
+        return row.reason.found(
+            f"{image} is not there for the node's processor architecture. Correct {field}, or choose other "
+            f"nodes in spec.scheduling.nodeSelector. The node says: {words}",
         )
-    return reasons.IMAGE_PULL_FAILED.found(f"{image} cannot be pulled: {_sentence(_LAYERS.sub('', words))}")
+    if row is wordings.IMAGE_ABSENT:
+        return row.reason.found(f"{image} is not in its registry. Correct {field}. The node says: {words}")
+    return reasons.IMAGE_PULL_FAILED.found(f"{image} cannot be pulled: {_sentence(LAYERS.sub('', words))}")
 
 
 def _image_field(pod: Object, container: str, image: str) -> str:
@@ -160,20 +156,16 @@ def _image_field(pod: Object, container: str, image: str) -> str:
     return "spec.runtime.image" if container in OURS else f"the image of {container}"
 
 
-def _missing(message: str) -> Finding | None:
-    if match := _MISSING.search(message):
-        text = f"{match['name']} does not exist. Create it, or correct the name in the spec."
-        return _missing_finding(match["kind"], text)
-    if match := _MISSING_KEY.search(message):
-        text = f"{match['name']} has no key {match['key']}. Add it, or correct the key in the spec."
-        return _missing_finding(match["kind"], text)
-    return None
-
-
-def _missing_finding(kind: str, text: str) -> Finding:
-    if kind.lower() == "secret":
-        return reasons.SECRET_MISSING.found(f"Secret {text}")
-    return reasons.CONFIG_MAP_MISSING.found(f"ConfigMap {text}")
+def _absent(pod: Object, text: str) -> Finding | None:
+    """The Secret or ConfigMap, or its key, that a message misses."""
+    row, match = next(meanings(Source.MOUNT, text), (None, None))
+    if row is None or match is None or row.reason not in _KINDS:
+        return None
+    kind, named = _KINDS[row.reason], match.groupdict()
+    which = named.get("name") or _behind(pod, text, kind)
+    if key := named.get("key"):
+        return row.reason.found(f"{kind} {which} has no key {key}. Add it, or correct the key in the spec.")
+    return row.reason.found(f"{kind} {which} does not exist. Create it, or correct the name in the spec.")
 
 
 def _ended(pod: Object, status: Object, events: Objects, ends: bool) -> Finding | None:
@@ -193,7 +185,7 @@ def _end_finding(pod: Object, container: str, ended: Object, events: Objects) ->
     if ended.get("reason") == "OOMKilled":
         return reasons.OUT_OF_MEMORY.found(_out_of_memory(pod, container))
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
-        why = _sentence(_LAYERS.sub("", message))
+        why = _sentence(LAYERS.sub("", message))
         return reasons.CONTAINER_REFUSED.found(f"the container cannot start: {why}")
     if found := _cause(message):
         return found
@@ -257,50 +249,55 @@ def _last_words(message: str) -> str:
 
 def _failed_probe(pod: Object, container: str, events: Objects) -> str | None:
     for text in messages(events, pod, "Killing"):
-        for probe in ("startup", "liveness"):
-            if f"Container {container} failed {probe} probe" in text:
-                return probe
+        if (match := wordings.PROBE_FAILED.search(text)) and match["container"] == container:
+            return match["probe"]
     return None
 
 
 def _volume_finding(pod: Object, events: Objects) -> Finding | None:
     """A volume's Secret or ConfigMap is missed in events alone."""
     said = messages(events, pod, "FailedMount", "FailedAttachVolume", "FailedMapVolume")
+    # What only says that it waits comes again and again, behind what says for what.
+    said.sort(key=lambda text: wordings.MOUNT_AWAITED.search(text) is not None)
     for text in said:
-        if found := _missing(text):
+        if found := _absent(pod, text):
             return found
-        if match := _MISSING_FILE.search(text):
-            volume, kind = _volume(pod, text)
-            key = f"{volume} has no key {match['key']}. Add it, or correct the key in the spec."
-            return _missing_finding("configmap" if match["config"] or kind == "configmap" else "secret", key)
-    if said and said[0].startswith(_ELSEWHERE):
-        return reasons.VOLUME_NOT_MOUNTED.found(
-            f"a claim for one node is mounted on another: {_sentence(first_line(said[0]))} Keep its pods on "
-            "one node by spec.scheduling.affinity, or name a ReadWriteMany claim.",
-        )
+    for text in said:
+        if wordings.VOLUME_ATTACHED.search(text):
+            return reasons.VOLUME_NOT_MOUNTED.found(
+                f"a claim for one node is mounted on another: {_sentence(first_line(text))} Keep its pods on "
+                "one node by spec.scheduling.affinity, or name a ReadWriteMany claim.",
+            )
     if said:
         return reasons.VOLUME_NOT_MOUNTED.found(_sentence(first_line(said[0])))
     if prepared := messages(events, pod, "FailedPrepareDynamicResources"):
-        cause = _sentence(_LAYERS.sub("", first_line(prepared[0])))
+        cause = _sentence(LAYERS.sub("", first_line(prepared[0])))
         return reasons.CONTAINER_REFUSED.found(f"the node cannot prepare the claimed devices: {cause}")
     return None
 
 
-def _volume(pod: Object, text: str) -> tuple[str, str]:
-    """The object behind the volume that an event names, and its kind."""
-    match = _VOLUME.search(text)
-    for volume in pod["spec"].get("volumes") or ():
-        if match and volume["name"] == match[1]:
-            if "configMap" in volume:
-                return str(volume["configMap"].get("name")), "configmap"
-            if "secret" in volume:
-                return str(volume["secret"].get("secretName")), "secret"
-    return "of a volume", "secret"
+def _behind(pod: Object, text: str, kind: str) -> str:
+    """The Secret or ConfigMap of the volume that an event names."""
+    match = VOLUME.search(text)
+    volumes: Objects = pod["spec"].get("volumes") or ()
+    volume = next((one for one in volumes if match and one["name"] == match[1]), {})
+    field, name = ("secret", "secretName") if kind == "Secret" else ("configMap", "name")
+    if field in volume:
+        return str(volume[field].get(name))
+    parts = (volume.get("projected") or {}).get("sources") or ()
+    return " or ".join(str(part[field].get("name")) for part in parts if field in part) or "of a volume"
 
 
 def _sandbox_finding(pod: Object, events: Objects) -> Finding | None:
-    said = messages(events, pod, "FailedCreatePodSandBox")
-    return reasons.CONTAINER_REFUSED.found(_sentence(first_line(said[0]))) if said else None
+    said = next(iter(messages(events, pod, "FailedCreatePodSandBox")), None)
+    if said is None:
+        return None
+    if match := wordings.NO_RUNTIME.search(said):
+        return reasons.CONTAINER_REFUSED.found(
+            f"the node has no container runtime {match['name'] or match['handler']}, which the RuntimeClass "
+            "asks for. Install it there, or correct spec.scheduling.runtimeClassName.",
+        )
+    return reasons.CONTAINER_REFUSED.found(_sentence(first_line(said)))
 
 
 def _sentence(text: str) -> str:

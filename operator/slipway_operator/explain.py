@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Mapping
 
 from slipway.service.companions import FETCH
-from slipway_operator import reasons
+from slipway_operator import reasons, wordings
 from slipway_operator.containers import container_findings
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding
@@ -23,34 +22,19 @@ from slipway_operator.shapes import (
     messages,
     name,
     owned_by,
+    shortened,
     sidecars,
 )
 from slipway_operator.unschedulable import lacks_room, unclaimed, unschedulable
 from slipway_operator.volume_types import volume_advice
+from slipway_operator.wordings import FORBIDDEN, Source, meanings
 
-_QUOTA = re.compile(
-    r"exceeded quota: (?P<quota>\S+), requested: (?P<asked>.+?), "
-    r"used: (?P<used>.+?), limited: (?P<limit>\S+)"
-)
-_LIMIT_RANGE = re.compile(r"(?:maximum|minimum) \S+ usage per|must specify (?:limits|requests)|failed quota")
-_ADMISSION = re.compile(
-    r"violates PodSecurity|admission webhook|ValidatingAdmissionPolicy|denied|security context constraint"
-)
-_REFUSING = {
-    "policy": re.compile(r"ValidatingAdmissionPolicy '([^']+)' with binding '[^']+' denied request: (.+)"),
-    "webhook": re.compile(r'admission webhook "([^"]+)" denied the request: (.+)'),
+_LACKING = {
+    wordings.ACCOUNT_ABSENT: ("ServiceAccount", "spec.runtime.serviceAccountName"),
+    wordings.PRIORITY_ABSENT: ("PriorityClass", "spec.scheduling.priorityClassName"),
+    wordings.RUNTIME_ABSENT: ("RuntimeClass", "spec.scheduling.runtimeClassName"),
 }
-_LACKING = (
-    (r'serviceaccount "([^"]+)" not found', "ServiceAccount", "spec.runtime.serviceAccountName"),
-    (r"no PriorityClass with name (\S+) was found", "PriorityClass", "spec.scheduling.priorityClassName"),
-    (r'RuntimeClass\S* "([^"]+)" not found', "RuntimeClass", "spec.scheduling.runtimeClassName"),
-)
-_LIMITED = (
-    ('EmptyDir volume "cache" exceeds', " Raise spec.model.cache.size."),
-    ('EmptyDir volume "shm" exceeds', " Raise spec.resources.sharedMemory."),
-    ('EmptyDir volume "', " Raise its sizeLimit in spec.volumes."),
-    ("ephemeral local storage", " Raise spec.resources.ephemeralStorage."),
-)
+"""The kind of what is not there, and the field that names it."""
 _REPLACED_WITHIN = datetime.timedelta(seconds=60)
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
@@ -132,30 +116,35 @@ def _not_created(current: Object, events: Objects, deployment: Object | None) ->
     message = next(iter(said or messages(events, current, "FailedCreate")), None)
     if message is None:
         return None
-    words = first_line(re.sub(r'^(?:Error creating: )?pods "[^"]*" is forbidden: ', "", message), 600)
-    if match := _QUOTA.search(words):
-        return reasons.QUOTA_EXCEEDED.found(
+    words = shortened(FORBIDDEN.sub("", " ".join(message.split())), 600)
+    if advice := volume_advice(message):
+        return reasons.ADMISSION_REFUSED.found(f"{advice}. The API server says: {words}")
+    row, match = next(meanings(Source.ADMISSION, words), (None, None))
+    if row is None or match is None:
+        return reasons.PODS_NOT_CREATED.found(f"{words.rstrip('.')}.")
+    if row is wordings.QUOTA:
+        return row.reason.found(
             f"wants {match['asked']}, quota {match['quota']} has {match['limit']}, of which "
             f"{match['used']} is used. Lower spec.resources or spec.replicas, or have the quota raised.",
         )
-    if _LIMIT_RANGE.search(words):
-        return reasons.QUOTA_EXCEEDED.found(f"{words.rstrip('.')}. Change spec.resources.")
-    if advice := volume_advice(message):
-        return reasons.ADMISSION_REFUSED.found(f"{advice}. The API server says: {words}")
-    if _ADMISSION.search(words):
-        return reasons.ADMISSION_REFUSED.found(refusal(words, "the pod") or f"{words.rstrip('.')}.")
-    for pattern, kind, field in _LACKING:
-        if match := re.search(pattern, words):
-            text = f"{kind} {match[1]} does not exist. Create it, or correct {field}."
-            return reasons.PODS_NOT_CREATED.found(text)
-    return reasons.PODS_NOT_CREATED.found(f"{words.rstrip('.')}.")
+    if row is wordings.LIMIT_RANGE:
+        return row.reason.found(f"{words.rstrip('.')}. Change spec.resources.")
+    if row in _LACKING:
+        kind, field = _LACKING[row]
+        return row.reason.found(f"{kind} {match['name']} does not exist. Create it, or correct {field}.")
+    return row.reason.found(refusal(words, "the pod") or f"{words.rstrip('.')}.")
 
 
 def refusal(words: str, what: str) -> str | None:
     """Who refuses `what`, and why, without the ceremony; None where it is no policy and no webhook."""
-    for kind, pattern in _REFUSING.items():
-        if match := pattern.search(words):
-            return f"the {kind} {match[1]} refuses {what}: {match[2].rstrip('.')}."
+    words = " ".join(words.split())
+    for kind, row in (("policy", wordings.POLICY), ("webhook", wordings.WEBHOOK)):
+        if match := row.search(words):
+            why = match["why"] or "it does not say why"
+            return f"the {kind} {match['name']} refuses {what}: {why.rstrip('.')}."
+    if match := wordings.WEBHOOK_AWAY.search(words):
+        why = f": {match['why'].rstrip('.')}" if match["why"] else ""
+        return f"the webhook {match['name']}, which decides on {what}, cannot be asked{why}."
     return None
 
 
@@ -177,8 +166,8 @@ def _ending(pod: Object, events: Objects) -> str:
     if not reason:
         return ", which stopped in order. `kubectl get events` may say why."
     words = first_line(said).rstrip(".") if said else "no reason given"
-    advice = next((text for volume, text in _LIMITED if volume in words), "")
-    return f" as {reason}: {words}.{advice}"
+    row = next((row for row, _ in meanings(Source.NODE, words)), None)
+    return f" as {reason}: {words}.{f' {row.advice}' if row else ''}"
 
 
 def _replaces(pod: Object, other: Object) -> bool:

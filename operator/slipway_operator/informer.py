@@ -101,6 +101,7 @@ READ: Mapping[str, Fields] = {
                 "persistentVolumeClaim": {"claimName": None},
                 "emptyDir": {"sizeLimit": None},
                 "image": {"reference": None},
+                "projected": {"sources": {"configMap": {"name": None}, "secret": {"name": None}}},
             },
         },
         "status": {

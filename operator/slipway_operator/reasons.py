@@ -348,9 +348,7 @@ ACCEPTED = _reason(
     "Accepted", conditions.VALID, "The spec is rendered into objects.", calm=True, status=conditions.TRUE
 )
 NO_READY_POD = _reason("NoReadyPod", conditions.AVAILABLE, "No pod admits requests yet.", calm=True)
-NO_PODS = _reason(
-    "NoPods", conditions.SCHEDULED, "There is no pod that could tell.", calm=True, status=conditions.UNKNOWN
-)
+NO_PODS = _reason("NoPods", conditions.SCHEDULED, "There is no pod.", calm=True, status=conditions.UNKNOWN)
 
 CATALOGUE = tuple(_TABLE)
 RANK: Mapping[str, int] = {reason.name: rank for rank, reason in enumerate(CATALOGUE)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import re
 from dataclasses import dataclass, replace
 
 from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, render
@@ -40,13 +39,11 @@ from slipway_operator.status import Observed, refusal, status
 from slipway_operator.surge import no_room
 from slipway_operator.template_pin import Pinned, in_force, pin
 from slipway_operator.volume_types import volume_advice
+from slipway_operator.wordings import MALFORMED, WEBHOOK_AWAY
 from slipway_operator.writer import Writer
 
 LOOK_AGAIN = 30.0
 """Seconds until the next look where what is waited for is none of ours, so that no event will tell."""
-
-_MALFORMED = re.compile(r"failed to create typed patch object \([^)]*\): ")
-"""What the API server says, with status 500, of an unknown field, one of another type, a key given twice."""
 
 log = logging.getLogger(__name__)
 
@@ -358,7 +355,7 @@ def refused(item: Object, problem: Refused) -> Finding:
     what = f"{item['kind']} {item['metadata']['name']}"
     if sentence := refusal_by_admission(str(problem), what):
         return reasons.ADMISSION_REFUSED.found(sentence, conditions.PROGRESSING)
-    words, malformed = _MALFORMED.subn("", str(problem))
+    words, malformed = MALFORMED.pattern.subn("", str(problem))
     invalid = malformed or problem.status in (400, 422)
     text = f"The API server refuses {what}: {words}"
     if advice := volume_advice(words):
@@ -370,5 +367,5 @@ def refused(item: Object, problem: Refused) -> Finding:
 
 def may_pass(problem: Refused) -> bool:
     """Whether another try may succeed though nobody changes anything."""
-    lasting = _MALFORMED.search(str(problem)) or "calling webhook" in str(problem)
+    lasting = MALFORMED.search(str(problem)) or WEBHOOK_AWAY.search(str(problem))
     return problem.status in (401, 404, 409, 429) or (problem.status >= 500 and not lasting)

@@ -6,7 +6,7 @@ import re
 
 from slipway.service.pod import ARCHITECTURE_LABEL
 from slipway.service.quantity import stored
-from slipway_operator import reasons
+from slipway_operator import reasons, wordings
 from slipway_operator.demand import allocatable, importance, labels, request, selected
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import (
@@ -20,37 +20,16 @@ from slipway_operator.shapes import (
     shortened,
     spoken,
 )
+from slipway_operator.wordings import NODES, POST_FILTER, Source, meanings
 
-_NODES = re.compile(r"(\d+)/(\d+) nodes are available:\s*(.*)", re.DOTALL)
-_POST_FILTER = re.compile(
-    r"[.,]?\s*(?:preemption:|no new claims to deallocate|still not schedulable).*", re.DOTALL
-)
-_INSUFFICIENT = re.compile(r"(?:(\d+) )?Insufficient ([A-Za-z0-9./_-]*[A-Za-z0-9])")
-_CLAIM = re.compile(r"persistentvolumeclaim|pvc\(s\)|resource ?claim|device ?class", re.IGNORECASE)
-_ABSENT = (
-    (
-        r'persistentvolumeclaim "([^"]+)"',
-        "PersistentVolumeClaim",
-        "model.pvc, spec.model.cache or spec.volumes",
-    ),
-    (r'resourceclaimtemplate\S* "([^"]+)"', "ResourceClaimTemplate", "devices.claims"),
-    (r'resourceclaim(?:\.\S+)? "([^"]+)"', "ResourceClaim", "devices.claims"),
-)
-"""What the scheduler calls it, its kind, and the fields that name it."""
-_UNBOUND = "unbound immediate PersistentVolumeClaims"
-_UNALLOCATED = "cannot allocate all claims"
-_ELSEWHERE = "resourceclaim not available on the node"
-_HELD = "ReadWriteOncePod access mode"
+_ABSENT = {
+    wordings.CLAIM_ABSENT: ("PersistentVolumeClaim", "spec.model.pvc, spec.model.cache or spec.volumes"),
+    wordings.TEMPLATE_ABSENT: ("ResourceClaimTemplate", "spec.devices.claims"),
+    wordings.DEVICE_CLAIM_ABSENT: ("ResourceClaim", "spec.devices.claims"),
+}
+"""The kind of what is not there, and the fields that name it."""
 _BYTES = ("memory", "ephemeral-storage", "hugepages")
 _UNITS = ((2**40, "Ti"), (2**30, "Gi"), (2**20, "Mi"))
-_ADVICE = (
-    ("untolerated taint", "Add spec.scheduling.tolerations, or untaint a node."),
-    ("node affinity/selector", "Change spec.scheduling.nodeSelector or affinity, or label a node."),
-    ("topology spread", "Change spec.scheduling.topologySpreadConstraints."),
-    ("Too many pods", "Add a node, or raise how many pods a node takes."),
-)
-
-
 _OUTLOOK = {
     "TriggeredScaleUp": "; the autoscaler adds a node",
     "Nominated": "; the autoscaler adds a node",
@@ -71,34 +50,41 @@ def unschedulable(pod: Object, nodes: Objects = (), events: Objects = ()) -> Fin
         return reasons.SCHEDULING_GATED.found(f"waits for the scheduling gate {gates}.")
     outlook, added = _autoscaler(pod, events)
     words = f"{added} The scheduler says: {shortened(message, 600)}"
-    cause = _POST_FILTER.sub("", message).strip().rstrip(".")
-    match = _NODES.match(cause)
-    if missing := missing_resource(pod):
-        return reasons.UNSCHEDULABLE.found(f"wants {_shortage(pod, missing, nodes, match)}{outlook}.{words}")
-    if _UNALLOCATED in cause:
-        return reasons.UNSCHEDULABLE.found(
-            f"wants {_claims(pod)}, and no node has them free{outlook}.{words}"
-        )
+    cause = _cause(pod)
+    match = NODES.match(cause)
     total, rest = (int(match[2]), match[3].strip().rstrip(".")) if match else (0, cause or "no node fits")
-    if _ELSEWHERE in rest:
-        return reasons.UNSCHEDULABLE.found(
-            f"{_claims(pod)} are on a node that does not take the pod: {rest}{outlook}.{words}"
-        )
-    if _HELD in rest:
-        return reasons.UNSCHEDULABLE.found(
+    rows = dict(meanings(Source.PLACEMENT, rest))
+    row = next(iter(rows), None)
+    if row is wordings.INSUFFICIENT:
+        missing = missing_resource(pod) or ""
+        text = f"wants {_shortage(pod, missing, nodes, match)}{outlook}.{words}"
+    elif row is wordings.DEVICES_TAKEN:
+        text = f"wants {_claims(pod)}, and no node has them free{outlook}.{words}"
+    elif row is wordings.DEVICES_ELSEWHERE:
+        text = f"{_claims(pod)} are on a node that does not take the pod: {rest}{outlook}.{words}"
+    elif row is wordings.VOLUME_HELD:
+        text = (
             f"another pod holds {_volume_claims(pod)}, which one pod at a time can mount. End that pod, or "
-            f"name a ReadWriteMany claim.{words}",
+            f"name a ReadWriteMany claim.{words}"
         )
-    if _UNBOUND in rest:
-        return reasons.CLAIM_MISSING.found(
-            f"{_volume_claims(pod)} is not bound to a volume. `kubectl describe pvc` says why.{words}"
-        )
-    if _CLAIM.search(rest):
-        return reasons.CLAIM_MISSING.found(f"{_claim(rest)}{words if match else ''}")
-    if not total:
-        return reasons.UNSCHEDULABLE.found(f"{rest}{outlook}.{added}")
-    advice = _foreign(pod, nodes) or " ".join(text for sign, text in _ADVICE if sign in rest)
-    return reasons.UNSCHEDULABLE.found(f"none of {_counted(total)} fits: {rest}{outlook}. {advice}{words}")
+    elif row is wordings.CLAIM_UNBOUND:
+        text = f"{_volume_claims(pod)} is not bound to a volume. `kubectl describe pvc` says why.{words}"
+    elif row is wordings.VOLUME_NOT_MADE:
+        text = f"no volume was made for {_volume_claims(pod)}. `kubectl describe pvc` says why.{words}"
+    elif row is not None and row.reason is reasons.CLAIM_MISSING:
+        text = f"{_claim(rest)}{words if match else ''}"
+    elif not total:
+        text = f"{rest}{outlook}.{added}"
+    else:
+        advice = _foreign(pod, nodes) or " ".join(one.advice for one in rows if one.advice)
+        text = f"none of {_counted(total)} fits: {rest}{outlook}. {advice}{words}"
+    return (row.reason if row is not None else reasons.UNSCHEDULABLE).found(text)
+
+
+def _cause(pod: Object) -> str:
+    """What the scheduler says of the pod, without what preemption adds."""
+    scheduled = condition(pod, "PodScheduled") or {}
+    return POST_FILTER.sub("", str(scheduled.get("message") or "")).strip().rstrip(".")
 
 
 def _autoscaler(pod: Object, events: Objects) -> tuple[str, str]:
@@ -119,15 +105,20 @@ def unclaimed(pod: Object, events: Objects) -> Finding | None:
 
 def lacks_room(pod: Object) -> bool:
     """Whether the pod would find a node if others went: it is resources or devices that it waits for."""
-    scheduled = condition(pod, "PodScheduled") or {}
-    return missing_resource(pod) is not None or _UNALLOCATED in str(scheduled.get("message") or "")
+    return missing_resource(pod) is not None or wordings.DEVICES_TAKEN.search(_cause(pod)) is not None
 
 
 def _claim(words: str) -> str:
     """What is wrong with a claim, and what to do."""
-    for called, kind, fields in _ABSENT:
-        if match := re.search(f"{called} not found", words):
-            return f"{kind} {match[1]} does not exist. Create it, or correct its name in spec.{fields}."
+    row, match = next(meanings(Source.PLACEMENT, words), (None, None))
+    if row in _ABSENT and match is not None:
+        kind, fields = _ABSENT[row]
+        return f"{kind} {match['name']} does not exist. Create it, or correct its name in {fields}."
+    if row is wordings.DEVICE_CLASS_ABSENT and match is not None:
+        return (
+            f"DeviceClass {match['name']} does not exist. Install the driver of the devices, or correct the "
+            f"templates in spec.devices.claims."
+        )
     return f"{words.rstrip('.')}."
 
 
@@ -151,9 +142,7 @@ def _volume_claims(pod: Object) -> str:
 
 def missing_resource(pod: Object) -> str | None:
     """The resource of which no node has enough, devices before memory before CPU; None for other causes."""
-    scheduled = condition(pod, "PodScheduled") or {}
-    cause = _POST_FILTER.sub("", str(scheduled.get("message") or ""))
-    found = {match[2] for match in _INSUFFICIENT.finditer(cause)}
+    found = {match["resource"] for match in wordings.INSUFFICIENT.pattern.finditer(_cause(pod))}
     return min(found, key=importance, default=None)
 
 
@@ -200,7 +189,8 @@ def _shared_memory(pod: Object) -> str:
 
 
 def _lacking(match: re.Match[str], resource: str) -> str:
-    counts = {found[2]: found[1] for found in _INSUFFICIENT.finditer(match[3])}
+    found = wordings.INSUFFICIENT.pattern.finditer(match[3])
+    counts = {one["resource"]: one["nodes"] for one in found}
     return f", too little free on {counts.get(resource) or 'some'} of {_counted(int(match[2]))}"
 
 

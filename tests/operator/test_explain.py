@@ -151,6 +151,20 @@ def test_without_sight_of_nodes_the_scheduler_s_count_stands_in():
         ),
         ("1 node(s) had untolerated taint(s)", "Unschedulable", "spec.scheduling.tolerations"),
         ("1 Too many pods", "Unschedulable", "Add a node"),
+        ("1 node(s) were unschedulable", "Unschedulable", "Uncordon a node."),
+        (
+            "1 node(s) didn't satisfy existing pods anti-affinity rules",
+            "Unschedulable",
+            "scheduling.affinity",
+        ),
+        ("1 node(s) had volume node affinity conflict", "Unschedulable", "tied to other nodes"),
+        ("1 node(s) didn't match PersistentVolume's node affinity", "Unschedulable", "tied to other nodes"),
+        ("1 node(s) didn't find available persistent volumes to bind", "Unschedulable", "describe pvc"),
+        (
+            "request gpu: device class gpu.nvidia.com does not exist",
+            "ClaimMissing",
+            "DeviceClass gpu.nvidia.com does not exist. ",
+        ),
         (
             'persistentvolumeclaim "weights" not found',
             "ClaimMissing",
@@ -182,6 +196,16 @@ def test_a_claim_that_no_volume_is_for_is_named():
     found = explained(unscheduled(message, volumes=[volume]))
     assert found.reason.name == "ClaimMissing"
     assert first(found) == "claim model-cache is not bound to a volume"
+
+
+@pytest.mark.parametrize("cause", ["context deadline exceeded", 'provisioning failed for PVC "model-cache"'])
+def test_a_volume_that_is_not_made_in_time_is_told_with_its_claim(cause):
+    message = f'running PreBind plugin "VolumeBinding": binding volumes: {cause}'
+    volume = {"name": "cache", "persistentVolumeClaim": {"claimName": "model-cache"}}
+    found = explained(unscheduled(message, reason="SchedulerError", volumes=[volume]))
+    assert found.reason.name == "ClaimMissing"
+    assert first(found) == "no volume was made for claim model-cache"
+    assert cause in found.message
 
 
 def test_a_cluster_without_nodes_is_told():
@@ -291,6 +315,30 @@ def test_a_first_pod_without_a_device_is_unschedulable_and_no_rollout():
             'pods "demo-5d4f2-x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 2Gi',
             "QuotaExceeded",
             "maximum memory usage per Container is 1Gi",
+        ),
+        (
+            'admission webhook "validate.kyverno.svc-fail" denied the request: \n\nresource Pod/a/demo '
+            "was blocked due to the following policies \n\nlabels:\n  team: 'no team of ours'\n",
+            "AdmissionRefused",
+            "the webhook validate.kyverno.svc-fail refuses the pod: resource Pod/a/demo was blocked due to "
+            "the following policies labels: team: 'no team of ours'.",
+        ),
+        (
+            'admission webhook "pods.example.com" denied the request without explanation',
+            "AdmissionRefused",
+            "the webhook pods.example.com refuses the pod: it does not say why.",
+        ),
+        (
+            'Internal error occurred: failed calling webhook "a.example": failed to call webhook: Post '
+            '"https://hook.default.svc:443/": context deadline exceeded',
+            "AdmissionRefused",
+            "the webhook a.example, which decides on the pod, cannot be asked: failed to call webhook",
+        ),
+        (
+            'pods "demo-5d4f2-x" is forbidden: memory max limit to request ratio per Container is 2, but '
+            "provided ratio is 4.000000",
+            "QuotaExceeded",
+            "memory max limit to request ratio per Container is 2",
         ),
         (
             'pods "demo-5d4f2-" is forbidden: error looking up service account models/x: '
@@ -433,9 +481,18 @@ def test_a_refusal_of_the_past_says_nothing_of_pods_that_are_there():
             "exceeds the total limit of containers 1Gi. ",
             "Raise spec.resources.ephemeralStorage.",
         ),
+        (
+            'Container server exceeded its local ephemeral storage limit "1Gi". ',
+            "Raise spec.resources.ephemeralStorage.",
+        ),
+        (
+            "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy "
+            "devices nvidia.com/gpu, which is unexpected",
+            "The device plugin on that node has lost devices; its log says why.",
+        ),
     ],
 )
-def test_an_eviction_for_a_full_volume_names_the_field_that_enlarges_it(words, advice):
+def test_an_end_by_the_node_says_what_to_do_where_that_is_known(words, advice):
     evicted = pod()
     evicted["status"] = {"phase": "Failed", "reason": "Evicted", "message": words, "conditions": []}
     assert explained(evicted).message.endswith(f". {advice}")

@@ -41,6 +41,19 @@ PULL = (
             "failed to do request: dial tcp 10.0.0.1:443: connect: connection refused",
             "ImagePullFailed",
         ),
+        (
+            "Unknown",
+            'Head "https://1.dkr.ecr.eu-west-1.amazonaws.com/v2/x": no basic auth credentials',
+            "ImagePullDenied",
+        ),
+        ("NotFound", "no match for platform in manifest: not found", "ImageNotFound"),
+        (
+            "Unknown",
+            'no image found in image index for architecture "arm64", variant "v8", OS "linux"',
+            "ImageNotFound",
+        ),
+        ("Unknown", "failed to extract layer: mkdir /var/lib/x: permission denied", "ImagePullFailed"),
+        ("Unknown", 'exec: "docker-credential-x": executable file not found in $PATH', "ImagePullFailed"),
     ],
 )
 def test_an_image_that_cannot_be_pulled_is_told_by_cause(code, words, reason):
@@ -48,6 +61,15 @@ def test_an_image_that_cannot_be_pulled_is_told_by_cause(code, words, reason):
     assert found.reason.name == reason
     assert found.message.startswith("the registry refuses r/x:1" if reason == "ImagePullDenied" else "r/x:1 ")
     assert "ErrImagePull" not in found.message
+
+
+def test_an_image_for_other_processors_is_not_said_to_be_missing():
+    words = PULL.format("r/x:1", "NotFound", "no match for platform in manifest: not found")
+    found = of_container(waiting("ErrImagePull", words))
+    assert first(found) == "r/x:1 is not there for the node's processor architecture"
+    assert (
+        "Correct spec.runtime.image, or choose other nodes in spec.scheduling.nodeSelector." in found.message
+    )
 
 
 def test_a_bare_back_off_takes_its_cause_from_the_event():
@@ -81,6 +103,7 @@ def test_a_name_that_is_no_image_is_told():
     ("message", "reason", "start"),
     [
         ('secret "hub" not found', "SecretMissing", "Secret hub does not exist"),
+        ('secrets "hub" not found', "SecretMissing", "Secret hub does not exist"),
         ("couldn't find key token in Secret models/hub", "SecretMissing", "Secret hub has no key token"),
         ('configmap "tuning" not found', "ConfigMapMissing", "ConfigMap tuning does not exist"),
         (
@@ -139,6 +162,47 @@ def test_what_a_volume_needs_is_found_in_events_alone(message, reason, start):
     found = of_container(waiting("ContainerCreating"), ("FailedMount", message), volumes=volumes)
     assert found.reason.name == reason
     assert found.message.startswith(start)
+
+
+def test_a_key_that_a_projected_volume_misses_is_told_with_its_object():
+    sources = [{"secret": {"name": "cert"}}, {"configMap": {"name": "tuning"}}, {"serviceAccountToken": {}}]
+    volumes = [{"name": "files", "projected": {"sources": sources}}]
+    text = 'MountVolume.SetUp failed for volume "files" : references non-existent {} key: a'
+    for kind, reason, start in (
+        ("config", "ConfigMapMissing", "ConfigMap tuning has no key a"),
+        ("secret", "SecretMissing", "Secret cert has no key a"),
+    ):
+        broken = waiting("ContainerCreating")
+        found = of_container(broken, ("FailedMount", text.format(kind)), volumes=volumes)
+        assert (found.reason.name, first(found)) == (reason, start)
+
+
+def test_that_a_volume_is_waited_for_does_not_hide_why():
+    awaited = (
+        "Unable to attach or mount volumes: unmounted volumes=[cache], unattached volumes=[], failed to "
+        "process volumes=[]: context deadline exceeded"
+    )
+    attached = 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) demo-5d4f1-a'
+    missing = 'MountVolume.MountDevice failed for volume "pvc-1" : driver nfs.csi.k8s.io not found'
+    for text, start in ((attached, "a claim for one node is mounted on another: "), (missing, missing)):
+        found = of_container(
+            waiting("ContainerCreating"), ("FailedMount", awaited), ("FailedAttachVolume", text)
+        )
+        assert found.message.startswith(start)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        'failed to get sandbox runtime: no runtime for "nvidia" is configured',
+        "failed to find runtime handler nvidia from runtime list map[runc:0xc0002]",
+    ],
+)
+def test_a_runtime_that_the_node_lacks_is_named(cause):
+    said = f"Failed to create pod sandbox: rpc error: code = Unknown desc = {cause}"
+    found = of_container(waiting("ContainerCreating"), ("FailedCreatePodSandBox", said))
+    assert found.reason.name == "ContainerRefused"
+    assert first(found) == "the node has no container runtime nvidia, which the RuntimeClass asks for"
 
 
 def test_a_volume_event_of_the_past_says_nothing_of_a_running_container():
