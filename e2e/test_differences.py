@@ -17,7 +17,7 @@ from slipway.service import Facts, ServiceSpec, from_mapping, render
 from slipway.service.differences import ATOMIC_MAPS, merge_keys
 from slipway.service.facts import Owner
 from slipway.service.pod import pod_template
-from slipway_operator.differences import foreign_env, needs_apply
+from slipway_operator.drift import foreign_env, needs_apply
 from slipway_operator.template_pin import pin
 
 Object = dict[str, Any]

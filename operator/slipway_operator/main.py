@@ -34,10 +34,10 @@ from slipway_operator.health import HealthServer, Metrics, Vitals, age
 from slipway_operator.informer import Children, Key, Note, Store, place_of
 from slipway_operator.lease import Lease
 from slipway_operator.pace import Pace
-from slipway_operator.profiles import Profiles
+from slipway_operator.profile_store import Profiles
 from slipway_operator.queue import LONGEST_BACK_OFF, Queue
 from slipway_operator.reconcile import NotApplied, Reconciler
-from slipway_operator.resources import Watch
+from slipway_operator.service_watch import Watch
 from slipway_operator.settings import Settings, read_settings
 from slipway_operator.unready import unready
 from slipway_operator.writer import NotActive, Writer

@@ -14,14 +14,14 @@ from slipway.service.profile import ServingProfile, check_profiled, misfits_of
 from slipway.service.rollout import claims_of
 from slipway_operator import conditions, memory, reasons
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
-from slipway_operator.differences import foreign_env, needs_apply
 from slipway_operator.discovery import Claims, Nodes
+from slipway_operator.drift import foreign_env, needs_apply
 from slipway_operator.events import PodEvents, Recorder, transitions
-from slipway_operator.explain import current_pods
-from slipway_operator.explain import refusal as refusal_by_admission
 from slipway_operator.informer import MANAGER, Children, Key, Store, place_of, slim
 from slipway_operator.pace import Pace, only_words_differ
-from slipway_operator.profiles import Profiles
+from slipway_operator.pod_findings import current_pods
+from slipway_operator.pod_findings import refusal as refusal_by_admission
+from slipway_operator.profile_store import Profiles
 from slipway_operator.progress import INTERVAL, Loading, memories
 from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings

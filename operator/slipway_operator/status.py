@@ -18,8 +18,8 @@ from slipway.service.companions import SERVER
 from slipway.service.labels import selector
 from slipway.service.rollout import REASON as ROLLOUT_REASON
 from slipway_operator import conditions, reasons
-from slipway_operator.explain import current_pods, load_moves, pods_findings
 from slipway_operator.memory import verdict
+from slipway_operator.pod_findings import current_pods, load_moves, pods_findings
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, condition, current_replica_set, is_ready, name, shortened

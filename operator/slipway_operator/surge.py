@@ -7,8 +7,8 @@ from slipway.service.rollout import AUTO, said_of_room, surge_of
 from slipway.service.spec import ServiceSpec
 from slipway_operator.cluster import KINDS, Cluster
 from slipway_operator.demand import admitted, allocatable, importance, labels, lacking, request, resources
-from slipway_operator.differences import rolls
 from slipway_operator.discovery import Nodes
+from slipway_operator.drift import rolls
 from slipway_operator.informer import MANAGER
 from slipway_operator.shapes import Object, Objects, name
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 RUNTIME, KERNELS = ROOT / "runtime" / "slipway", ROOT / "kernels" / "slipway_kernels"
+OPERATOR = ROOT / "operator" / "slipway_operator"
 
 ROOMS = (
     ("driver", "footprint", "machine", "envs", "exits", "features", "processes", "sockets", "topology"),
@@ -182,3 +183,9 @@ def test_torch_is_imported_where_it_computes_and_nowhere_else() -> None:
         if roots(imports(path).at_once) & {"torch", "transformers"}
     }
     assert {name for name in eager if not name.startswith("worker/device/")} == TORCH
+
+
+def test_no_module_of_the_operator_has_the_name_of_one_of_the_service() -> None:
+    """Both are read together: `explain` or `resources` must be one thing."""
+    names = {path.stem.removesuffix("s") for path in OPERATOR.glob("[!_]*.py")}
+    assert names & {path.stem.removesuffix("s") for path in (RUNTIME / "service").glob("[!_]*.py")} == set()

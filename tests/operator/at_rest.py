@@ -19,7 +19,7 @@ from slipway_operator.events import Recorder
 from slipway_operator.informer import Children, Key, Store, place_of
 from slipway_operator.main import noted
 from slipway_operator.pace import Pace
-from slipway_operator.profiles import Profiles
+from slipway_operator.profile_store import Profiles
 from slipway_operator.reconcile import Reconciler
 from slipway_operator.settings import Settings
 from slipway_operator.template_pin import pin

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from as_printed import Object, deployment, event, kept, pod, replica_set
 
 from slipway_operator import reasons
-from slipway_operator.explain import pods_findings
+from slipway_operator.pod_findings import pods_findings
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding
 

@@ -10,8 +10,8 @@ from as_printed import NOW, Object, crash_loop, deployment, pod, ready_pod, repl
 from slipway.fit.short import Part
 from slipway.service import from_mapping
 from slipway_operator import memory, reasons
-from slipway_operator.explain import current_pods
 from slipway_operator.memory import SHORT, Memory, told, told_before
+from slipway_operator.pod_findings import current_pods
 from slipway_operator.progress import Said, memories
 from slipway_operator.status import Observed, status
 

@@ -12,7 +12,7 @@ from stored import MANAGER, stored
 from slipway.service import Facts, ServiceSpec, from_mapping
 from slipway.service.facts import Owner
 from slipway.service.pod import pod_template
-from slipway_operator.differences import needs_apply
+from slipway_operator.drift import needs_apply
 from slipway_operator.template_pin import Pinned, in_force, pin
 
 Object = dict[str, Any]

@@ -16,7 +16,7 @@ from stored import MANAGER, stored
 from slipway.service import Facts, from_mapping, render
 from slipway.service.differences import changes
 from slipway.service.facts import Owner
-from slipway_operator.differences import foreign_env, needs_apply
+from slipway_operator.drift import foreign_env, needs_apply
 
 Object = dict[str, Any]
 PATH = tuple[str | int, ...]

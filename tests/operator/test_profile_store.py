@@ -11,7 +11,7 @@ from test_informer import eventually
 
 from slipway.service import InvalidService, ServiceSpec, from_mapping
 from slipway.service.profile import read_profile
-from slipway_operator.profiles import Profiles
+from slipway_operator.profile_store import Profiles
 
 
 def service(profile: str | None) -> ServiceSpec:

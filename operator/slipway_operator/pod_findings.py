@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from slipway.service.companions import FETCH
 from slipway_operator import reasons, wordings
-from slipway_operator.containers import container_findings
+from slipway_operator.container_findings import container_findings
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import (
