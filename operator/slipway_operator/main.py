@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-import kopf
 from kubernetes.config.config_exception import ConfigException
 
 from slipway_operator.cluster import (
@@ -37,7 +36,7 @@ from slipway_operator.pace import Pace
 from slipway_operator.profile_store import Profiles
 from slipway_operator.queue import LONGEST_BACK_OFF, Queue
 from slipway_operator.reconcile import NotApplied, Reconciler
-from slipway_operator.service_watch import Watch
+from slipway_operator.service_watch import Watch, configure_log
 from slipway_operator.settings import Settings, read_settings
 from slipway_operator.unready import unready
 from slipway_operator.writer import NotActive, Writer
@@ -231,9 +230,7 @@ async def operate(settings: Settings) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status."""
     settings = read_settings(sys.argv[1:] if arguments is None else arguments)
-    # Its warnings are about signals, which are ours to take; its outages show in our own log.
-    logging.getLogger("kopf").setLevel(logging.ERROR)
-    kopf.configure(log_format=kopf.LogFormat.JSON if settings.log_format == "json" else kopf.LogFormat.FULL)
+    configure_log(settings.log_format)
     try:
         asyncio.run(operate(settings))
     except ConfigException as error:

@@ -1,4 +1,5 @@
-"""The InferenceServices: kopf watches them, from a thread and an event loop of its own.
+"""The InferenceServices: kopf watches them, from a thread and an event loop of its own. No other module
+imports kopf; docs/design/operator.md says what it is for.
 
 kopf ends for good at some errors of a watch, and on its way out cancels every task of its loop; apart from
 ours it is simply started again. It tells no deletion that fell between two of its lists: `purge` finds
@@ -153,6 +154,13 @@ class Watch:
         for place, one in known.items():
             if one not in there:
                 self._store.forget(place, one)
+
+
+def configure_log(log_format: str) -> None:
+    """Lines as kopf writes them, for the whole process: text or JSON."""
+    # Its warnings are about signals, which are ours to take; its outages show in our own log.
+    logging.getLogger("kopf").setLevel(logging.ERROR)
+    kopf.configure(log_format=kopf.LogFormat.JSON if log_format == "json" else kopf.LogFormat.FULL)
 
 
 def kopf_settings() -> kopf.OperatorSettings:

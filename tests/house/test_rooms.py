@@ -189,3 +189,8 @@ def test_no_module_of_the_operator_has_the_name_of_one_of_the_service() -> None:
     """Both are read together: `explain` or `resources` must be one thing."""
     names = {path.stem.removesuffix("s") for path in OPERATOR.glob("[!_]*.py")}
     assert names & {path.stem.removesuffix("s") for path in (RUNTIME / "service").glob("[!_]*.py")} == set()
+
+
+def test_one_module_of_the_operator_knows_kopf() -> None:
+    found = {path.name for path in OPERATOR.glob("*.py") if "kopf" in roots(imports(path).anywhere)}
+    assert found == {"service_watch.py"}
