@@ -184,13 +184,15 @@ class Operator:
         plane: ControlPlane,
         folder: Path,
         name: str,
-        *flags: str,
+        *,
         namespaces: Sequence[str] = (),
+        facts: Mapping[str, object] | None = None,
         code: str = "import sys; from slipway_operator.main import main; sys.exit(main())",
         kubeconfig: Path | None = None,
     ) -> None:
         """`name` is the user; `code` the program, which a test replaces to have another version of it.
 
+        facts       of its settings
         kubeconfig  where it is not that of the ground for this user
         """
         self.plane = plane
@@ -199,14 +201,21 @@ class Operator:
         self.log = folder / f"{name}.log"
         lease = namespaces[0] if namespaces else "default"
         grant(plane, self.user, self.namespaces, lease)
-        scope = [f"--namespace={namespace}" for namespace in namespaces]
+        settings = {
+            "namespaces": [*namespaces],
+            "leaseNamespace": lease,
+            "facts": dict(facts or {}),
+            "healthPort": 0,
+        }
+        file = folder / f"{name}-settings.yaml"
+        file.write_text(yaml.safe_dump(settings), encoding="utf-8")
         environment = {
             "KUBECONFIG": str(kubeconfig or plane.kubeconfig_for(self.user)),
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("runtime", "operator")),
         }
         with self.log.open("w") as log:
             self.process = plane.popen(
-                sys.executable, "-c", code, "--health-port=0", f"--lease-namespace={lease}", *scope, *flags,
+                sys.executable, "-c", code, f"--settings={file}",
                 env=environment, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
         found = until(self._listening, f"{self.log.read_text()}\nthe operator listens")

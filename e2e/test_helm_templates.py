@@ -73,7 +73,7 @@ def templated(helm: Helm, *words: str) -> str:
 
 def test_openshift_is_told_from_its_api_group_unless_a_value_says_otherwise(helm):
     def flagged(*words: str) -> bool:
-        return "- --openshift\n" in templated(helm, *words)
+        return "openshift: true\n" in templated(helm, *words)
 
     there = ("--api-versions", "security.openshift.io/v1")
     assert not flagged()
@@ -85,7 +85,10 @@ def test_openshift_is_told_from_its_api_group_unless_a_value_says_otherwise(helm
 def test_dashboard_and_alerts_are_the_declared_ones(helm):
     settings = "monitoring.dashboard.enabled=true,monitoring.alerts.enabled=true"
     text = templated(helm, "--set", settings)
-    made = {one["kind"]: one for one in yaml.safe_load_all(text) if one}
+    documents = [
+        one for one in yaml.safe_load_all(text) if one and "settings.yaml" not in one.get("data", ())
+    ]
+    made = {one["kind"]: one for one in documents}
     assert json.loads(made["ConfigMap"]["data"]["dashboard.json"]) == dashboard()
     assert made["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert made["PrometheusRule"]["spec"] == prometheus_rule()["spec"]
@@ -95,7 +98,7 @@ def test_a_name_of_one_s_own_stands_for_all_but_what_is_cluster_wide(helm):
     text = templated(helm, "--set", "fullnameOverride=models,replicas=2")
     made = [one for one in yaml.safe_load_all(text) if one and "namespace" in one["metadata"]]
     assert {one["metadata"]["name"] for one in made} == {"models", "models-lease", "models-test"}
-    assert "- --lease-name=models\n" in text
+    assert 'leaseName: "models"\n' in text
 
 
 def test_both_charts_are_packaged_and_show_their_values(helm, tmp_path):

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +37,9 @@ def start(namespace: Namespace, tmp_path: Path) -> Iterator[Start]:
     """Starts operators of the test's namespace; each ends with the test and was refused nothing."""
     running: list[Operator] = []
 
-    def start_one(*flags: str, name: str = "a", **options: str) -> Operator:
+    def start_one(name: str = "a", **options: Any) -> Operator:
         user = f"{namespace.name}-{name}"
-        running.append(
-            Operator(namespace.plane, tmp_path, user, *flags, namespaces=[namespace.name], **options)
-        )
+        running.append(Operator(namespace.plane, tmp_path, user, namespaces=[namespace.name], **options))
         return running[-1]
 
     yield start_one
@@ -268,7 +267,7 @@ sys.exit(main())
 
 def test_another_version_of_the_operator_restarts_nothing(start: Start, namespace: Namespace) -> None:
     names = [f"model-{number}" for number in range(20)]
-    old = start("--cpu-image=registry.example/old:1", name="old")
+    old = start(name="old", facts={"cpuImage": "registry.example/old:1"})
     old.wait_active()
     namespace.apply(*(service(name) for name in names))
     until(lambda: len(namespace.all("deployments", "-l", OWN)) == 20, "20 Deployments")
@@ -277,7 +276,7 @@ def test_another_version_of_the_operator_restarts_nothing(start: Start, namespac
         item["metadata"]["name"]: item["metadata"]["generation"] for item in namespace.all("deployments")
     }
     old.stop()
-    new = start("--cpu-image=registry.example/new:2", name="new", code=NEXT_VERSION)
+    new = start(name="new", facts={"cpuImage": "registry.example/new:2"}, code=NEXT_VERSION)
     new.wait_active()
 
     def told() -> bool:

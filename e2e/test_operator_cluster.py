@@ -61,8 +61,8 @@ def namespace(plane: ControlPlane) -> Iterator[Namespace]:
 @pytest.fixture
 def operator(plane: ControlPlane, tmp_path: Path) -> Iterator[Operator]:
     name = f"cluster-{uuid.uuid4().hex[:8]}"
-    flags = ("--monitoring-label=release=main", "--image-pull-secret=mirror")
-    running = Operator(plane, tmp_path, name, *flags, code=IMPATIENT)
+    facts = {"monitoringLabels": {"release": "main"}, "imagePullSecrets": ["mirror"]}
+    running = Operator(plane, tmp_path, name, facts=facts, code=IMPATIENT)
     try:
         running.wait_active()
         yield running

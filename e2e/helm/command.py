@@ -75,8 +75,13 @@ class Helm:
         )
         documents = [one for one in yaml.safe_load_all(text.replace(__version__, "VERSION")) if one]
         for document in documents:
-            if generated := GENERATED.get(document["kind"]):
+            if settings := document.get("data", {}).get("settings.yaml"):
+                document["data"]["settings.yaml"] = yaml.safe_load(settings)
+            elif generated := GENERATED.get(document["kind"]):
                 document.update([generated])
+            if document["kind"] == "Deployment":
+                annotations = document["spec"]["template"]["metadata"]["annotations"]
+                annotations["checksum/settings"] = "of the ConfigMap's settings.yaml"
             if document["kind"] in ("ClusterRole", "Role") and "operator" in document["metadata"]["name"]:
                 document["rules"] = "see slipway_operator.permissions"
         return sorted(documents, key=_place)

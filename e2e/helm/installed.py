@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from e2e.ground.control_plane import ControlPlane
 from e2e.ground.patience import scaled
 from e2e.helm.command import CRD, REPOSITORY
@@ -21,7 +23,7 @@ Object = dict[str, Any]
 
 @contextmanager
 def operator_of(plane: ControlPlane, folder: Path, release: str, port: int = 0) -> Iterator[str]:
-    """Run the operator with the arguments and rights that the release gives its pod; yields its user.
+    """Run the operator with the settings and rights that the release gives its pod; yields its user.
 
     `port` is that of its health, of the system's choice where it is 0.
     """
@@ -33,7 +35,11 @@ def operator_of(plane: ControlPlane, folder: Path, release: str, port: int = 0) 
         "KUBECONFIG": str(plane.kubeconfig_for(user)),
         "PYTHONPATH": f"{REPOSITORY / 'runtime'}:{REPOSITORY / 'operator'}",
     }
-    argv = (sys.executable, "-m", "slipway_operator", *pod["containers"][0]["args"], f"--health-port={port}")
+    text = plane.kubectl("get", "configmap", f"{release}-operator", "--namespace", namespace, "-o", "json")
+    settings = yaml.safe_load(json.loads(text)["data"]["settings.yaml"]) | {"healthPort": port}
+    file = folder / f"{release}-settings.yaml"
+    file.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    argv = (sys.executable, "-m", "slipway_operator", f"--settings={file}")
     with (folder / f"{release}.log").open("w") as log:
         child = plane.popen(*argv, env=environment, stdout=log, stderr=subprocess.STDOUT)
     try:

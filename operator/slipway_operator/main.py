@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import os
@@ -12,6 +13,7 @@ import sys
 import time
 import uuid
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from kubernetes.config.config_exception import ConfigException
@@ -227,9 +229,26 @@ async def operate(settings: Settings) -> None:
     await Operator(settings, Cluster()).run(stop)
 
 
+def settings_of(arguments: Sequence[str] | None) -> Settings:
+    """Exits with status 2 and a sentence where the command line or the file is at fault."""
+    parser = argparse.ArgumentParser(
+        prog="slipway-operator", description="Runs InferenceServices on Kubernetes."
+    )
+    parser.add_argument(
+        "--settings", type=Path, metavar="FILE", help="YAML, as the chart writes it; else the defaults"
+    )
+    file: Path | None = parser.parse_args(arguments).settings
+    if file is None:
+        return Settings()
+    try:
+        return read_settings(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        parser.error(f"{file}: {error}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status."""
-    settings = read_settings(sys.argv[1:] if arguments is None else arguments)
+    settings = settings_of(arguments)
     configure_log(settings.log_format)
     try:
         asyncio.run(operate(settings))

@@ -158,7 +158,8 @@ class Reconciler:
     def _arguments(self, spec: ServiceSpec, profile: ServingProfile | None) -> Finding | None:
         """Whether the image takes them, of a document that has its profile's parts."""
         image = spec.runtime.image
-        if image in (None, self._settings.cpu_image, self._settings.cuda_image):
+        facts = self._settings.facts
+        if image in (None, facts.cpu_image, facts.cuda_image):
             return None
         found = misfits_of(spec, profile)
         if found is None:
@@ -169,20 +170,11 @@ class Reconciler:
 
     def _facts(self, resource: Object) -> Facts:
         settings, metadata = self._settings, resource["metadata"]
-        return Facts(
-            cpu_image=settings.cpu_image,
-            cuda_image=settings.cuda_image,
-            cpu_architecture=settings.cpu_architecture,
-            cuda_architecture=settings.cuda_architecture,
+        return settings.facts.of_service(
             kinds=self.kinds or frozenset(),
             namespace=metadata["namespace"],
             owner=Owner(metadata["name"], metadata["uid"]),
-            image_pull_secrets=settings.image_pull_secrets,
-            trusted_ca=settings.trusted_ca,
-            openshift=settings.openshift,
-            monitoring_labels=settings.monitoring_labels,
             operator_namespace=settings.lease_namespace,
-            scrapers=settings.scrapers,
         )
 
     def _pinned(self, resource: Object, spec: ServiceSpec, facts: Facts) -> Pinned:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,19 @@ from jsonschema import Draft7Validator, ValidationError, validate
 
 from slipway import __version__
 from slipway.args.schema import CAMEL
-from slipway.service import chart_values, charts
+from slipway.service import Policy, chart_values, charts
 from slipway.service.crd import custom_resource_definition, definitions
+from slipway.service.facts import ClusterFacts
+from slipway.service.fields import camel
 from slipway_operator import permissions
-from slipway_operator.settings import FLAGS
+from slipway_operator.settings import Settings, read_settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HELM = REPOSITORY / "helm"
 CHARTS = ("slipway", "slipway-model")
+GOLDEN = [
+    path for path in sorted((REPOSITORY / "e2e/helm/golden").glob("*.yaml")) if "model-" not in path.name
+]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 CRD = custom_resource_definition()
 RULES = {
@@ -186,9 +192,19 @@ def test_templates_use_every_value_and_no_other():
     assert used <= known | groups
 
 
-def test_the_operators_pod_has_each_setting_as_a_flag():
-    text = (HELM / "slipway" / "templates" / "deployment.yaml").read_text(encoding="utf-8")
-    assert set(re.findall(r"--([a-z][a-z-]+)", text)) == {flag.name for flag in FLAGS}
+def test_the_chart_writes_each_setting_of_the_operator_once():
+    text = (HELM / "slipway" / "templates" / "_settings.tpl").read_text(encoding="utf-8")
+    declared = [camel(one.name) for part in (Settings, ClusterFacts, Policy) for one in fields(part)]
+    assert sorted(re.findall(r"^ *(\w+):", text, re.MULTILINE)) == sorted(declared)
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
+def test_the_operator_reads_what_the_chart_writes(golden):
+    documents = [one for one in yaml.safe_load_all(golden.read_text(encoding="utf-8")) if one]
+    (written,) = (one["data"] for one in documents if "settings.yaml" in one.get("data", ()))
+    settings = read_settings(yaml.safe_dump(written["settings.yaml"]))
+    assert settings.lease_namespace == "slipway-system"
+    assert settings.health_port == 8080
 
 
 def prefixes(path: str) -> Iterator[str]:

@@ -1,86 +1,139 @@
-"""Flags and environment variables of the operator."""
+"""The operator's settings file."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from slipway.service import InvalidService, Policy
+from slipway.service.facts import ClusterFacts, Facts
+from slipway.service.peers import IpBlock, Peer
 from slipway.service.profile import read_profile
 from slipway.service.spec import TrustedCa
-from slipway_operator.settings import FLAGS, Settings, read_settings
+from slipway_operator.main import main
+from slipway_operator.settings import Settings, read_settings
+
+WHOLE = """
+namespaces: [a, b]
+leaseNamespace: ns
+leaseName: lease
+facts:
+  cpuImage: cpu:1
+  cudaImage: cuda:1
+  cpuArchitecture: arm64
+  cudaArchitecture: ""
+  imagePullSecrets: [mirror]
+  trustedCA: {configMap: corporate, key: bundle.pem}
+  openshift: true
+  scrapers: [{ipBlock: {cidr: 10.0.0.0/8}}]
+  monitoringLabels: {release: x}
+policy:
+  allowCode: true
+  arguments: [trustRemoteCode]
+  env: [A, B]
+  images: [ghcr.io/a]
+  serviceAccounts: [models]
+  filePaths: [/etc]
+profiles:
+  a: {}
+logFormat: json
+healthPort: 0
+"""
 
 
-def test_without_flags_the_whole_cluster_is_served_with_the_images_of_this_version() -> None:
-    settings = read_settings([], {})
+@pytest.mark.parametrize("text", ["", "{}", "profiles: null"])
+def test_an_empty_file_serves_the_whole_cluster_with_the_images_of_this_version(text: str) -> None:
+    settings = read_settings(text)
     assert settings == Settings()
     assert settings.scopes == (None,)
 
 
-def test_every_flag_has_an_effect_and_an_environment_twin() -> None:
-    given = {
-        "namespace": ("a,b", ("a", "b")),
-        "lease-namespace": ("ns", "ns"),
-        "lease-name": ("lease", "lease"),
-        "cpu-image": ("cpu:1", "cpu:1"),
-        "cuda-image": ("cuda:1", "cuda:1"),
-        "cpu-architecture": ("arm64", "arm64"),
-        "cuda-architecture": ("", ""),
-        "image-pull-secret": ("a,b", ("a", "b")),
-        "trusted-ca": ("corporate/bundle.pem", TrustedCa(config_map="corporate", key="bundle.pem")),
-        "openshift": ("true", True),
-        "allow-code": ("1", True),
-        "permit-argument": ("trustRemoteCode", frozenset({"trustRemoteCode"})),
-        "permit-env": ("A,B", frozenset({"A", "B"})),
-        "admit-image": ("ghcr.io/a,quay.io", ("ghcr.io/a", "quay.io")),
-        "admit-service-account": ("models", frozenset({"models"})),
-        "admit-file-path": ("/etc", ("/etc",)),
-        "scrapers": ('[{"ipBlock": {"cidr": "10.0.0.0/8"}}]', [{"ipBlock": {"cidr": "10.0.0.0/8"}}]),
-        "profiles": ('{"a": {}}', {"a": read_profile("a", {})}),
-        "monitoring-label": ("release=x,team=y", {"release": "x", "team": "y"}),
-        "log-format": ("json", "json"),
-        "health-port": ("0", 0),
-    }
-    assert set(given) == {flag.name for flag in FLAGS}
-    for flag in FLAGS:
-        text, expected = given[flag.name]
-        line = [f"--{flag.name}"] if flag.switch else [f"--{flag.name}", text]
-        assert getattr(read_settings(line, {}), flag.field) == expected
-        assert getattr(read_settings([], {flag.env: text}), flag.field) == expected
+def test_each_field_of_the_file_is_a_setting() -> None:
+    assert read_settings(WHOLE) == Settings(
+        namespaces=("a", "b"),
+        lease_namespace="ns",
+        lease_name="lease",
+        facts=ClusterFacts(
+            cpu_image="cpu:1",
+            cuda_image="cuda:1",
+            cpu_architecture="arm64",
+            cuda_architecture="",
+            image_pull_secrets=("mirror",),
+            trusted_ca=TrustedCa(config_map="corporate", key="bundle.pem"),
+            openshift=True,
+            scrapers=(Peer(ip_block=IpBlock(cidr="10.0.0.0/8")),),
+            monitoring_labels={"release": "x"},
+        ),
+        policy=Policy(
+            allow_code=True,
+            arguments=frozenset({"trustRemoteCode"}),
+            env=frozenset({"A", "B"}),
+            images=("ghcr.io/a",),
+            service_accounts=frozenset({"models"}),
+            file_paths=("/etc",),
+        ),
+        profiles={"a": read_profile("a", {})},
+        log_format="json",
+        health_port=0,
+    )
 
 
-def test_a_flag_wins_over_its_environment_variable() -> None:
-    environment = {"SLIPWAY_OPERATOR_CPU_IMAGE": "from-env"}
-    assert read_settings(["--cpu-image", "from-flag"], environment).cpu_image == "from-flag"
+def test_a_namespace_that_is_named_twice_is_watched_once() -> None:
+    assert read_settings("namespaces: [a, b, a]").scopes == ("a", "b")
 
 
-def test_a_repeated_flag_adds_up_and_keeps_each_value_once() -> None:
-    settings = read_settings(["--namespace", "a", "--namespace", "b,a"], {})
-    assert settings.namespaces == ("a", "b")
-    assert settings.scopes == ("a", "b")
+def test_what_is_said_of_the_cluster_is_a_part_of_each_services_facts() -> None:
+    given = read_settings(WHOLE).facts
+    facts = given.of_service(namespace="models")
+    assert facts == Facts(
+        namespace="models",
+        cpu_image="cpu:1",
+        cuda_image="cuda:1",
+        cpu_architecture="arm64",
+        cuda_architecture="",
+        image_pull_secrets=("mirror",),
+        trusted_ca=given.trusted_ca,
+        openshift=True,
+        scrapers=given.scrapers,
+        monitoring_labels={"release": "x"},
+    )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "environment", "sentence"),
+    ("text", "sentence"),
     [
-        (["--health-port", "x"], {}, "--health-port: 'x' is no port"),
-        (["--health-port", "70000"], {}, "up to 65535"),
-        (["--monitoring-label", "release"], {}, "'release' is no label: write KEY=VALUE."),
-        (["--log-format", "xml"], {}, "write text or json"),
-        (
-            ["--trusted-ca", "/ca.crt"],
-            {},
-            "--trusted-ca: trustedCA.configMap: '' is not the name of a Kubernetes",
-        ),
-        ([], {"SLIPWAY_OPERATOR_OPENSHIFT": "maybe"}, "SLIPWAY_OPERATOR_OPENSHIFT: 'maybe' is neither"),
+        ("healthPort: x", "settings.healthPort: 'x' is not a whole number"),
+        ("healthPort: 70000", "settings.healthPort: 70000 is not between 0 and 65535"),
+        ("facts: {monitoringLabels: {a: 1}}", "settings.facts.monitoringLabels.a: 1 is not text"),
+        ("logFormat: xml", "settings.logFormat: 'xml' is not one of text, json"),
+        ("facts: {trustedCA: {configMap: ''}}", "settings.facts.trustedCA.configMap: '' is not the name"),
+        ("facts: {openshift: maybe}", "settings.facts.openshift: 'maybe' is not true or false"),
+        ("facts: {scrapers: [{pods: {}}]}", "settings.facts.scrapers[0].pods: there is no such field"),
+        ("policy: {arguments: x}", "settings.policy.arguments: 'x' is not a list"),
+        ("cpuImage: x", "settings.cpuImage: there is no such field"),
+        ("profiles: [a]", "settings.profiles: "),
+        ("profiles: {a: {nothing: 1}}", "ServingProfile a cannot be used: spec.nothing: there is no such"),
+        ("[]", "settings: "),
+        ("a: [", "this is not YAML"),
+        ("logFormat: text\nlogFormat: json", "logFormat stands there twice"),
     ],
 )
-def test_a_malformed_value_is_refused_in_a_sentence(
-    arguments: list[str], environment: dict[str, str], sentence: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_accepted_is_refused_with_its_field(text: str, sentence: str) -> None:
+    with pytest.raises(InvalidService) as refused:
+        read_settings(text)
+    assert sentence in str(refused.value)
+
+
+def test_the_operator_ends_at_a_file_that_it_cannot_accept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        read_settings(arguments, environment)
-    assert ended.value.code == 2
-    assert sentence in capsys.readouterr().err
-
-
-def test_a_bundle_of_authorities_has_the_usual_key() -> None:
-    assert read_settings(["--trusted-ca", "corporate"], {}).trusted_ca == TrustedCa(config_map="corporate")
+    file = tmp_path / "settings.yaml"
+    for sentence in ("No such file", "settings.healthPort: "):
+        with pytest.raises(SystemExit) as ended:
+            main(["--settings", str(file)])
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert str(file) in said
+        assert sentence in said
+        file.write_text("healthPort: no")

@@ -137,10 +137,12 @@ def convert(wanted: Any, value: object, path: str) -> object:
         if value not in arguments:
             raise InvalidService(path, f"{shown(value)} is not one of {', '.join(arguments)}.")
         return value
-    if origin is tuple:
+    if origin in (tuple, frozenset):
         if not isinstance(value, list):
             raise InvalidService(path, f"{shown(value)} is not a list.")
-        return _each_once([convert(arguments[0], v, f"{path}[{i}]") for i, v in enumerate(value)], path)
+        return origin(
+            _each_once([convert(arguments[0], v, f"{path}[{i}]") for i, v in enumerate(value)], path)
+        )
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(arguments[1], value, path)
     if isinstance(wanted, type) and is_dataclass(wanted):

@@ -33,7 +33,7 @@ def policy_spec(spec: ServiceSpec, facts: Facts) -> Object | None:
     if clients is not None:
         api = [{"port": PORT, "protocol": "TCP"}]
         # The metrics are on the API's port, and the operator asks there how far a server is.
-        peers = [*written(clients), *facts.scrapers, _operator(facts)]
+        peers = [*written(clients), *written(facts.scrapers), _operator(facts)]
         made["policyTypes"].append("Ingress")
         made["ingress"] = [{"from": peers, "ports": api}]
     if targets is not None:
