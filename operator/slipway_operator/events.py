@@ -71,16 +71,17 @@ class Series:
 
     namespace: str
     name: str
+    reason: str
     count: int
-    told: int
+    written: int
     """What the API server knows of the count."""
     last: float
     """By the clock."""
     last_time: str
 
     @property
-    def untold(self) -> int:
-        return self.count - self.told
+    def unwritten(self) -> int:
+        return self.count - self.written
 
     def is_over(self, now: float) -> bool:
         return now - self.last >= SERIES_SECONDS
@@ -127,12 +128,14 @@ class Recorder:
         account = self._accounts.setdefault(uid(resource), Account(BURST, now))
         kind = transition.type, transition.reason
         if (known := account.series.get(kind)) and known.is_over(now):
-            await self._end(account, kind)
+            await self._write_count(account.series.pop(kind))
         if series := account.series.get(kind):
             series.count += 1
             series.last, series.last_time = now, _now()
             if account.spend(now, RESERVE):
-                await self._tell(account, max(account.series, key=lambda one: account.series[one].untold))
+                behind = max(account.series, key=lambda one: account.series[one].unwritten)
+                if not await self._write_count(account.series[behind]):
+                    account.series.pop(behind, None)  # the next one is a new Event
         elif account.spend(now):
             await self._create(resource, transition, account)
         else:
@@ -143,43 +146,36 @@ class Recorder:
             )
 
     async def tidy(self) -> None:
-        """Say how often what has ended came, and forget services of which there is nothing to say."""
+        """Write the counts of series that are over, and forget services that have none."""
         now = self._clock()
         for service, account in [*self._accounts.items()]:
-            for kind, series in [*account.series.items()]:
-                if series.is_over(now):
-                    await self._end(account, kind)
+            for kind in [kind for kind, series in account.series.items() if series.is_over(now)]:
+                if series := account.series.pop(kind, None):
+                    await self._write_count(series)
             account.refill(now)
             if not account.series and account.tokens == BURST:
                 del self._accounts[service]
 
-    async def tell_all(self) -> None:
-        """Bring every Event's count up to date; what can be written no more is logged."""
-        for account in self._accounts.values():
-            for kind in [*account.series]:
-                await self._tell(account, kind)
+    async def write_counts(self) -> None:
+        """Write the counts of all series; what can be written no more is logged."""
+        for account in [*self._accounts.values()]:
+            for series in [*account.series.values()]:
+                await self._write_count(series)
 
-    async def _end(self, account: Account, kind: tuple[str, str]) -> None:
-        await self._tell(account, kind)
-        account.series.pop(kind, None)
-
-    async def _tell(self, account: Account, kind: tuple[str, str]) -> None:
-        """Bring the Event's count up to date."""
-        series = account.series[kind]
-        if not series.untold:
-            return
+    async def _write_count(self, series: Series) -> bool:
+        """Bring the Event's count up to date; whether the Event is still there."""
+        if not series.unwritten:
+            return True
         count = series.count
         body = {"series": {"count": count, "lastObservedTime": series.last_time}}
         try:
             await self._writer.merge(EVENT, series.namespace, series.name, body)
         except (NotActive, Refused, Unreachable) as problem:
-            log.info(
-                "%s/%s: event %s came %d times: %s", series.namespace, series.name, kind[1], count, problem
-            )
-            if isinstance(problem, Refused) and problem.status == 404:
-                account.series.pop(kind, None)  # it is gone, and the next one is new
-            return
-        series.told = count
+            place = f"{series.namespace}/{series.name}"
+            log.info("%s: event %s came %d times: %s", place, series.reason, count, problem)
+            return not (isinstance(problem, Refused) and problem.status == 404)
+        series.written = count
+        return True
 
     async def _create(self, resource: Object, transition: Transition, account: Account) -> None:
         metadata = resource["metadata"]
@@ -213,7 +209,13 @@ class Recorder:
             log.info("%s/%s: no event: %s", metadata["namespace"], metadata["name"], problem)
             return
         account.series[transition.type, transition.reason] = Series(
-            metadata["namespace"], event["metadata"]["name"], 1, 1, self._clock(), now
+            namespace=metadata["namespace"],
+            name=event["metadata"]["name"],
+            reason=transition.reason,
+            count=1,
+            written=1,
+            last=self._clock(),
+            last_time=now,
         )
 
 

@@ -145,7 +145,7 @@ class Operator:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.writer.close()
-        await self.recorder.tell_all()  # in the log: a successor does not wait for counts
+        await self.recorder.write_counts()  # in the log: a successor does not wait for counts
         await self.lease.release()
         await asyncio.to_thread(self.watch.stop)
         await self.health.stop()

@@ -69,7 +69,7 @@ class Pace:
         now = self._clock()
         ahead = self._urgent.keys() if urgent else self._urgent.keys() | self._patient.keys()
         if key in self._turns or (self._wait(now) <= 0 and not ahead - {key}):
-            self.settled(key)
+            self.clear(key)
             self._recent.append(now)
             self._written.pop(key, None)
             self._written[key] = now
@@ -80,7 +80,7 @@ class Pace:
         self._waiting.set()
         return False
 
-    def settled(self, key: Key) -> None:
+    def clear(self, key: Key) -> None:
         """The service's status is as it should be: it waits for nothing."""
         self._urgent.pop(key, None)
         self._patient.pop(key, None)
@@ -89,7 +89,7 @@ class Pace:
 
     def forget(self, key: Key) -> None:
         """The service is gone."""
-        self.settled(key)
+        self.clear(key)
         self._written.pop(key, None)
 
     def expected(self, key: Key) -> float:
@@ -106,7 +106,7 @@ class Pace:
             if (wait := self._wait(now)) > 0:
                 return wait
             key = next(iter(self._urgent), None) or min(self._patient, key=self._written_at)
-            self.settled(key)
+            self.clear(key)
             self._turns[key] = now
             self._wake(key)
         return None

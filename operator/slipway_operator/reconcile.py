@@ -297,7 +297,7 @@ class Reconciler:
         after = status(observed, wanted.spec)
         before = current.get("status") or {}
         if after == before:
-            self._pace.settled(key)
+            self._pace.clear(key)
         elif self._pace.admits(key, urgent=not only_words_differ(before, after)):
             await self._writer.set_status(current, after, self._resources)
             for transition in transitions(before, after):

@@ -190,7 +190,7 @@ async def test_counts_that_an_ending_operator_has_not_told_are_logged(
         await recording.post(DOWN)
     recording.cluster.refuses = 503
     with caplog.at_level(logging.INFO, "slipway_operator.events"):
-        await recording.recorder.tell_all()
+        await recording.recorder.write_counts()
     assert "NoReadyPod came 100 times" in caplog.text
 
 

@@ -220,11 +220,11 @@ def test_a_status_that_is_as_it_should_be_waits_no_more_and_gives_its_turn_back(
     turns = Turns()
     for key in (ONE, OTHER):
         assert not turns.pace.admits(key, urgent=True)
-    turns.pace.settled(OTHER)
+    turns.pace.clear(OTHER)
     turns.now += 1.0
     turns.pace.give_turns()
     assert turns.woken == [ONE]
-    turns.pace.settled(ONE)
+    turns.pace.clear(ONE)
     turns.fill("second")
 
 
