@@ -23,7 +23,17 @@ CODE = re.compile(r"`([^`\n]+)`")
 METRIC = re.compile(r"(vllm:|slipway:|slipway_operator_)\w+")
 PATH = re.compile(r"[a-z]\w*(?:\.[a-z]\w*|\[\])+")
 OTHER_WORDS = frozenset(
-    {"InferenceService", "Containerfile", "Deployment", "Latest", "Pinned", "ImageVolume", "Ready", "Stalled"}
+    {
+        "InferenceService",
+        "Containerfile",
+        "Deployment",
+        "Latest",
+        "Pinned",
+        "ImageVolume",
+        "Ready",
+        "Stalled",
+        "Auto",
+    }
     | {
         "NAMESPACE",
         "PodMonitor",
@@ -33,6 +43,10 @@ OTHER_WORDS = frozenset(
         "ReadWriteMany",
         "ReadWriteOnce",
         "ReadWriteOncePod",
+        "PreferClose",
+        "PreferSameNode",
+        "PreferSameZone",
+        "Bundle",
     }
 )
 """Words in code that look like reasons and are none."""

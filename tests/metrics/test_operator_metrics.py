@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from slipway.metrics.operator import OPERATOR_METRICS
 from slipway_operator.health import Metrics, Vitals
-from slipway_operator.unready import unready_services
+from slipway_operator.unready import unready
 
 VITALS = Vitals(
     running_for=1000.0,
@@ -68,15 +68,12 @@ def test_a_service_is_unready_until_its_condition_ready_is_true():
         service("stuck", "False"),
         service("lost", "Unknown"),
     ]
-    assert list(unready_services(services)) == [
-        ("team-a", "new", ""),
-        ("team-a", "stuck", "NoReadyPod"),
-        ("team-a", "lost", "NoReadyPod"),
-    ]
+    assert [unready(one) for one in services] == ["", None, "NoReadyPod", "NoReadyPod"]
 
 
 def test_a_service_that_asks_for_no_pod_is_not_unready():
-    assert not list(unready_services([service("off", suspend=True), service("zero", replicas=0)]))
+    assert unready(service("off", suspend=True)) is None
+    assert unready(service("zero", replicas=0)) is None
 
 
 def test_a_service_without_any_status_is_unready():

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from at_rest import Object, Rig, service
+from e2e.ground.patience import scaled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -253,7 +254,7 @@ async def test_turns_are_given_as_time_goes_by(monkeypatch: pytest.MonkeyPatch):
     keeping = asyncio.create_task(limited.keep())
     assert limited.admits(ONE, urgent=True)
     assert not limited.admits(OTHER, urgent=True)
-    assert await asyncio.wait_for(woken.get(), 30) == OTHER
+    assert await asyncio.wait_for(woken.get(), scaled(30)) == OTHER
     assert limited.admits(OTHER, urgent=True)
     keeping.cancel()
 
