@@ -77,4 +77,4 @@ def test_a_service_that_asks_for_no_pod_is_not_unready():
 
 
 def test_a_service_without_any_status_is_unready():
-    assert list(unready_services([{"metadata": {"namespace": "n", "name": "x"}}])) == [("n", "x", "")]
+    assert unready({"metadata": {"namespace": "n", "name": "x"}}) == ""

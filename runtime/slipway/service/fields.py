@@ -73,9 +73,13 @@ def _evaluated(cls: type) -> Mapping[str, Any]:
     return get_type_hints(cls, include_extras=True)
 
 
-@cache
 def rest_of(cls: type) -> tuple[str, Form] | None:
     """The mapping of the class that takes what is none of its fields, and what its keys look like."""
+    return _rest(cls)
+
+
+@cache
+def _rest(cls: type) -> tuple[str, Form] | None:
     for name, wanted in types_of(cls).items():
         for rule in get_args(wanted):
             if isinstance(rule, Rest):

@@ -289,8 +289,8 @@ def _key(reference: KeyReference) -> Object:
 def _probes(spec: ServiceSpec) -> Object:
     """/live answers within seconds of the start and stays 200 while loading makes progress.
 
-    Load alone takes no pod out of its Service: while 512 requests came at once, on two cores that were busy besides,
-    the slowest answer of /ready took 3.2 s.
+    Load alone takes no pod out of its Service: while 512 requests came at once, on two cores that were busy
+    besides, the slowest answer of /ready took 3.2 s.
 
     There is no preStop hook: on SIGTERM the server itself goes on for its drain grace, in which the pod's
     endpoint leaves every node's tables before an idle connection is closed.
