@@ -15,7 +15,7 @@ from jsonschema import Draft7Validator, ValidationError, validate
 
 from slipway import __version__
 from slipway.args.schema import CAMEL
-from slipway.service import Policy, chart_values, charts
+from slipway.service import chart_values, charts
 from slipway.service.crd import custom_resource_definition, definitions
 from slipway.service.facts import ClusterFacts
 from slipway.service.fields import camel
@@ -194,7 +194,7 @@ def test_templates_use_every_value_and_no_other():
 
 def test_the_chart_writes_each_setting_of_the_operator_once():
     text = (HELM / "slipway" / "templates" / "_settings.tpl").read_text(encoding="utf-8")
-    declared = [camel(one.name) for part in (Settings, ClusterFacts, Policy) for one in fields(part)]
+    declared = [camel(one.name) for part in (Settings, ClusterFacts) for one in fields(part)]
     assert sorted(re.findall(r"^ *(\w+):", text, re.MULTILINE)) == sorted(declared)
 
 

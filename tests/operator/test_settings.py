@@ -30,11 +30,13 @@ facts:
   monitoringLabels: {release: x}
 policy:
   allowCode: true
-  arguments: [trustRemoteCode]
-  env: [A, B]
+  permittedArguments: [trustRemoteCode]
+  permittedEnv: [A, B_*]
   images: [ghcr.io/a]
   serviceAccounts: [models]
   filePaths: [/etc]
+  serviceTypes: [NodePort]
+  profiles: {h100: [team-a], l4: []}
 profiles:
   a: {}
 logFormat: json
@@ -67,11 +69,13 @@ def test_each_field_of_the_file_is_a_setting() -> None:
         ),
         policy=Policy(
             allow_code=True,
-            arguments=frozenset({"trustRemoteCode"}),
-            env=frozenset({"A", "B"}),
+            permitted_arguments=("trustRemoteCode",),
+            permitted_env=("A", "B_*"),
             images=("ghcr.io/a",),
-            service_accounts=frozenset({"models"}),
+            service_accounts=("models",),
             file_paths=("/etc",),
+            service_types=("NodePort",),
+            profiles={"h100": ("team-a",), "l4": ()},
         ),
         profiles={"a": read_profile("a", {})},
         log_format="json",
@@ -110,7 +114,15 @@ def test_what_is_said_of_the_cluster_is_a_part_of_each_services_facts() -> None:
         ("facts: {trustedCA: {configMap: ''}}", "settings.facts.trustedCA.configMap: '' is not the name"),
         ("facts: {openshift: maybe}", "settings.facts.openshift: 'maybe' is not true or false"),
         ("facts: {scrapers: [{pods: {}}]}", "settings.facts.scrapers[0].pods: there is no such field"),
-        ("policy: {arguments: x}", "settings.policy.arguments: 'x' is not a list"),
+        ("policy: []", "settings.policy: [] is not a mapping"),
+        ("policy: {image: []}", "settings.policy.image: there is no such field. Did you mean images"),
+        ("policy: {images: a}", "settings.policy.images: 'a' is not a list"),
+        ("policy: {allowCode: 'yes'}", "settings.policy.allowCode: 'yes' is not true or false"),
+        ("policy: {profiles: {a: b}}", "settings.policy.profiles.a: 'b' is not a list"),
+        ("policy: {profiles: {A_B: []}}", "settings.policy.profiles: 'A_B' is not the name of a"),
+        ("policy: {mountRoots: [data]}", "settings.policy.mountRoots[0]: 'data' is not an absolute path"),
+        ("policy: {permittedEnv: [A*B]}", "settings.policy.permittedEnv[0]: 'A*B' is not a variable"),
+        ("policy: {serviceTypes: [x]}", "settings.policy.serviceTypes[0]: 'x' is not one of ClusterIP"),
         ("cpuImage: x", "settings.cpuImage: there is no such field"),
         ("profiles: [a]", "settings.profiles: "),
         ("profiles: {a: {nothing: 1}}", "ServingProfile a cannot be used: spec.nothing: there is no such"),

@@ -278,7 +278,7 @@ def test_an_argument_and_its_variable_may_not_differ():
 
 def test_who_runs_the_cluster_can_permit_a_variable():
     env = [{"name": "VLLM_SERVER_DEV_MODE", "value": "1"}]
-    assert from_mapping(document(env=env), Policy(env=frozenset({"VLLM_SERVER_DEV_MODE"})))
+    assert from_mapping(document(env=env), Policy(permitted_env=("VLLM_SERVER_DEV_MODE",)))
 
 
 def test_policy_is_told_from_what_is_wrong_anywhere():

@@ -34,10 +34,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- (last .).repository }}
 {{- end }}
 
-{{- /* The images that a resource may name, as JSON: none bounds nothing, and the chart's own are always among them. */}}
-{{- define "slipway.images" -}}
+{{- /* What resources may ask for, as JSON without empty values. The chart's own images are always admitted. */}}
+{{- define "slipway.policy" -}}
 {{- $own := list (include "slipway.repository" (list . .Values.runtime.cpu)) (include "slipway.repository" (list . .Values.runtime.cuda)) }}
-{{- empty .Values.policy.images | ternary list (concat $own .Values.policy.images) | toJson }}
+{{- $policy := dict }}
+{{- range $key, $value := omit .Values.policy "admission" }}
+{{- if $value }}{{ $policy = set $policy $key $value }}{{ end }}
+{{- end }}
+{{- with $policy.images }}{{ $policy = set $policy "images" (concat $own .) }}{{ end }}
+{{- toJson $policy }}
 {{- end }}
 
 {{- /* Where the operator can run: its image's architecture, which a selector of the user's own goes before. */}}

@@ -15,13 +15,7 @@ facts:
   openshift: {{ include "slipway.openshift" . | empty | not }}
   scrapers: {{ toJson .Values.monitoring.from }}
   monitoringLabels: {{ toJson .Values.monitoring.labels }}
-policy:
-  allowCode: {{ .Values.policy.allowCode }}
-  arguments: {{ toJson .Values.policy.permittedArguments }}
-  env: {{ toJson .Values.policy.permittedEnv }}
-  images: {{ include "slipway.images" . }}
-  serviceAccounts: {{ toJson .Values.policy.serviceAccounts }}
-  filePaths: {{ toJson .Values.policy.filePaths }}
+policy: {{ include "slipway.policy" . }}
 {{- if and .Values.profiles .Values.namespaces }}
 profiles: {{ toJson .Values.profiles }}
 {{- end }}

@@ -14,7 +14,7 @@ from slipway.service.profile import ServingProfile, check_profiled, load_profile
 from slipway.service.yaml_text import parse_yaml
 
 OPTIONAL_KINDS = ("ServiceMonitor", "PodMonitor")
-ANYTHING = Policy(allow_code=True, env=frozenset(envs.BY_NAME))
+ANYTHING = Policy(allow_code=True, permitted_env=tuple(envs.BY_NAME))
 """Where who runs the cluster has no say."""
 
 
@@ -57,7 +57,7 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def policy(arguments: argparse.Namespace) -> Policy:
-    return Policy(allow_code=arguments.allow_code, env=frozenset(arguments.permit_env))
+    return Policy(allow_code=arguments.allow_code, permitted_env=tuple(arguments.permit_env))
 
 
 def facts(arguments: argparse.Namespace) -> Facts:

@@ -10,7 +10,7 @@ from slipway.service.facts import Facts, Owner
 from slipway.service.fields import InvalidService
 from slipway.service.local import LocalStart, local_start
 from slipway.service.podman import podman_command
-from slipway.service.policy import Policy
+from slipway.service.policy_values import Policy
 from slipway.service.quadlet import quadlet_unit
 from slipway.service.render import render
 from slipway.service.spec import API_VERSION, KIND, ServiceSpec

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from slipway import __version__
+from slipway.service.crd.structure import anchored, field_texts
 from slipway.service.facts import ARCHITECTURE, PROMETHEUS, REGISTRY
+from slipway.service.fields import camel, types_of
+from slipway.service.policy_values import Policy
 
 Node = dict[str, Any]
 
@@ -16,11 +20,8 @@ KEY = r"^[-._a-zA-Z0-9]{1,253}$"
 NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 PART_OF_A_NAME = r"^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$"
 REPOSITORY = r"^[a-z0-9][-a-z0-9._/:]*$"
-REPOSITORY_AND_MORE = r"^[a-z0-9][-A-Za-z0-9._/:@]*$"
-ARGUMENT = r"^[a-z][A-Za-z0-9]*$"
 DIGEST = r"^(sha256:[0-9a-f]{64})?$"
 DURATION = r"^([0-9]+(ms|s|m|h))+$"
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 TEXTS: Node = {"type": "object", "additionalProperties": {"type": "string"}}
 QUANTITIES: Node = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
 
@@ -52,6 +53,31 @@ def _word(text: str, default: str, **schema: object) -> Value:
 
 def _texts(text: str) -> Value:
     return Value(text, {}, TEXTS)
+
+
+def _of_class(cls: type) -> dict[str, Value]:
+    """A value for each field of the dataclass, with its text, default and type."""
+    texts, types, usual = field_texts(cls), types_of(cls), cls()
+    return {
+        camel(one.name): Value(
+            texts[one.name], json.loads(json.dumps(getattr(usual, one.name))), _schema(types[one.name])
+        )
+        for one in fields(cls)
+    }
+
+
+def _schema(wanted: Any) -> Node:
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if wanted is bool:
+        return {"type": "boolean"}
+    if origin is Annotated:
+        return {"type": "string", "pattern": anchored(arguments[1])}
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
+    if origin is tuple:
+        return {"type": "array", "uniqueItems": True, "items": _schema(arguments[0])}
+    keys, values = map(_schema, arguments)
+    return {"type": "object", "propertyNames": keys, "additionalProperties": values}
 
 
 def _list(text: str, pattern: str) -> Value:
@@ -175,31 +201,11 @@ BEHAVIOUR: Mapping[str, Value | Group] = {
         {"enum": ["auto", True, False]},
     ),
     "policy": Group(
-        "What those who write InferenceServices may ask for.",
+        "What those who write InferenceServices may ask for. It is set as soon as a value under it is, "
+        "allowCode, permittedArguments, permittedEnv and admission aside. Then whatever could run code, take "
+        "devices, read Secrets or outrank others is refused unless a value admits it.",
         {
-            "allowCode": _flag(
-                "Admit arguments that run code from outside the image, such as trustRemoteCode, or have the "
-                "server read files for its clients.",
-                False,
-            ),
-            "permittedArguments": _list(
-                "Single ones of these that are admitted all the same, as spec.engine spells them.", ARGUMENT
-            ),
-            "permittedEnv": _list(
-                "Environment variables that a resource may set although they are refused by default.",
-                VARIABLE,
-            ),
-            "images": _list(
-                "Images, registries and folders of images, such as registry.example.com/models, that a "
-                "resource may name. Empty: any.",
-                REPOSITORY_AND_MORE,
-            ),
-            "serviceAccounts": _list(
-                "Service accounts that a resource may name, beside default. Empty: any.", NAME
-            ),
-            "filePaths": _list(
-                "Folders below which the arguments of a resource may name files. Empty: any.", r"^/\S*$"
-            ),
+            **_of_class(Policy),
             "admission": _flag(
                 "Have the API server refuse what this policy does, by a ValidatingAdmissionPolicy on "
                 "InferenceServices and their pods. Without it the operator says so in the status. Without "

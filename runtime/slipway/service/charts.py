@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slipway import __version__
+from slipway.service.admission import policies
 from slipway.service.chart_values import NAMING, OPERATOR, Group, Node, Value
-
-if TYPE_CHECKING:
-    from slipway.args.declare import Argument
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 WIDTH = 100
@@ -120,40 +118,13 @@ def outputs(
     return {
         "helm/slipway/values.yaml": operator_values(),
         "helm/slipway/values.schema.json": _json(operator_schema()),
-        "helm/slipway/files/arguments.yaml": _yaml(arguments()),
+        "helm/slipway/files/admission.yaml": _yaml(policies()),
         **{f"helm/slipway/files/crds/{_name(one)}.yaml": _yaml({"spec": one["spec"]}) for one in crds},
         **{f"helm/slipway/files/rules-{place}.yaml": _yaml(list(rules[place])) for place in PLACES},
         "helm/slipway-model/values.yaml": model_values(crd),
         "helm/slipway-model/values.schema.json": _json(model_schema(crd)),
         **{f"helm/{chart}/Chart.yaml": _chart(chart, text) for chart, text in CHARTS.items()},
     }
-
-
-def arguments() -> Node:
-    """What an admission policy asks of spec.engine: by which expression an argument that runs code is used,
-    which arguments are files, and which texts may be."""
-    from slipway.args.declare import Kind
-    from slipway.args.schema import CAMEL
-    from slipway.service.policy import NO_FILES
-
-    known = {name: one for name, one in CAMEL.items() if one.in_spec}
-    single = {name: one for name, one in known.items() if not one.is_list and name not in NO_FILES}
-    return {
-        "sensitive": {name: _asks(name, one) for name, one in known.items() if one.security_sensitive},
-        "paths": [name for name, one in single.items() if one.kind is Kind.PATH],
-        "texts": [name for name, one in single.items() if one.kind is Kind.STR and not one.choices],
-    }
-
-
-def _asks(name: str, argument: Argument) -> str:
-    """CEL that holds where a document gives the argument a value of its own."""
-    value = f"variables.engine.?{name}"
-    if argument.is_list:
-        return f"{value}.hasValue() && type({value}.value()) == list && size({value}.value()) > 0"
-    if argument.default is False:
-        return f"{value}.orValue(false) == true"
-    usual = json.dumps(["", *([argument.default] if argument.default else [])])
-    return f"{value}.hasValue() && type({value}.value()) == string && !({value}.value() in {usual})"
 
 
 def _name(item: Mapping[str, Any]) -> str:

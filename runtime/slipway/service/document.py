@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 from slipway import envs
 from slipway.service import firewall
-from slipway.service.companions import check_companions
+from slipway.service.companions import check_companions, companions
 from slipway.service.devices import check_devices
 from slipway.service.engine import literals, resolved_of
 from slipway.service.fields import InvalidService, read, shown, unknown_field
 from slipway.service.labels import check_labels
-from slipway.service.policy import Policy, check_policy
+from slipway.service.policy import check_policy
+from slipway.service.policy_values import Policy
 from slipway.service.resources import check_resources
 from slipway.service.rollout import is_zero
 from slipway.service.spec import API_VERSION, KIND, Metadata, Service, ServiceSpec
@@ -73,12 +74,15 @@ def from_mapping(document: object, policy: Policy = STRICT) -> ServiceSpec:
     _check_name(spec)
     _check_model(spec)
     _check_choices(spec)
-    firewall.check_env(spec, policy.env)
+    firewall.check_env(spec, policy.permitted_env)
     check_devices(spec, resolved_of(spec))
     check_resources(spec, resolved_of(spec))
     check_labels(spec)
     check_mounts(spec)
     check_companions(spec)
+    firewall.check_uncounted(
+        spec, {"spec.env": spec.env, **{f"{path}.env": one.env for path, one in companions(spec)}}
+    )
     check_policy(spec, policy)
     return spec
 

@@ -148,7 +148,7 @@ def convert(wanted: Any, value: object, path: str) -> object:
             _each_once([convert(arguments[0], v, f"{path}[{i}]") for i, v in enumerate(value)], path)
         )
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(arguments[1], value, path)
+        return _mapping(arguments[0], arguments[1], value, path)
     if isinstance(wanted, type) and is_dataclass(wanted):
         return read(wanted, value, path)
     return _plain(wanted, value, path)
@@ -205,13 +205,13 @@ def _either(choices: list[Any], value: object, path: str) -> object:
     return convert(choices[0], value, path)
 
 
-def _mapping(wanted: Any, value: object, path: str) -> dict[str, object]:
+def _mapping(keys: Any, wanted: Any, value: object, path: str) -> dict[object, object]:
     if not isinstance(value, Mapping):
         raise InvalidService(path, f"{shown(value)} is not a mapping.")
     for key in value:
         if not isinstance(key, str):
             raise InvalidService(path, f"the key {shown(key)} is not text. Put it in quotes.")
-    return {key: convert(wanted, item, f"{path}.{key}") for key, item in value.items()}
+    return {convert(keys, key, path): convert(wanted, item, f"{path}.{key}") for key, item in value.items()}
 
 
 def _plain(wanted: Any, value: object, path: str) -> object:

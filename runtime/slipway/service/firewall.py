@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from slipway import envs
 from slipway.envs import InvalidEnvironment, Variable
 from slipway.service.devices import kind
 from slipway.service.fields import InvalidService, camel
 from slipway.service.pod_parts import EnvVar
+from slipway.service.policy_values import starts
 from slipway.service.spec import ServiceSpec
+from slipway.service.usual_variables import DEVICE_VARIABLES, HIDING
 
 FETCH_SECRET = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Keys of the Secret that spec.model.s3 names, which are also the variables that `slipway fetch` reads."""
@@ -17,11 +19,17 @@ FROM_SECRETS = {"HF_TOKEN": "hubToken", "HUGGING_FACE_HUB_TOKEN": "hubToken", "V
 """Variables that have a place of their own in spec.secrets."""
 FROM_A_SECRET = "its value belongs into a Secret, named here with `secret: {name, key}`"
 
+UNCOUNTED = (
+    "this service asks for no devices, and by this variable a node would give it some that nobody counted. "
+    "Ask for them by spec.devices; the value void hides them all"
+)
 
-def check_env(spec: ServiceSpec, permitted: frozenset[str] = frozenset()) -> None:
+
+def check_env(spec: ServiceSpec, permitted: Collection[str] = ()) -> None:
     """Raises InvalidService at the first entry of spec.env that may not stand there.
 
-    `permitted` are names that whoever runs the cluster allows beside the usual ones.
+    `permitted` are names, or with a star beginnings of names, that whoever runs the cluster allows beside the
+    usual ones.
     """
     for index, entry in enumerate(spec.env):
         path = f"spec.env[{index}]"
@@ -48,6 +56,20 @@ def check_plain_env(entries: tuple[EnvVar, ...], path: str) -> None:
             raise InvalidService(place, f"{entry.name} may not be set: {FROM_A_SECRET}.")
 
 
+def check_uncounted(spec: ServiceSpec, containers: Mapping[str, tuple[EnvVar, ...]]) -> None:
+    """Raises InvalidService where a document that asks for no devices would get them by a variable.
+
+    `containers` are the variables of each, by their field. A profile may set such a variable, for a cluster
+    without a device plugin: whoever writes it runs the cluster.
+    """
+    if spec.devices.present or spec.profile:
+        return
+    for path, entries in containers.items():
+        for index, entry in enumerate(entries):
+            if entry.name in DEVICE_VARIABLES and entry.value not in HIDING:
+                raise InvalidService(f"{path}[{index}]", f"{entry.name} may not be set: {UNCOUNTED}.")
+
+
 def _check_source(entry: EnvVar, path: str) -> None:
     given = (entry.value, entry.secret, entry.config_map, entry.field)
     if sum(source is not None for source in given) != 1:
@@ -55,13 +77,13 @@ def _check_source(entry: EnvVar, path: str) -> None:
 
 
 def _check_known(
-    variable: Variable, entry: EnvVar, spec: ServiceSpec, permitted: frozenset[str], path: str
+    variable: Variable, entry: EnvVar, spec: ServiceSpec, permitted: Collection[str], path: str
 ) -> None:
     place = FROM_SECRETS.get(variable.name)
     given = {"hubToken": spec.secrets.hub_token, "apiKey": spec.secrets.api_key}
     if place and given[place]:
         raise InvalidService(path, f"{variable.name} is what spec.secrets.{place} sets. Keep one of them.")
-    if variable.action == "reject-unless-opt-in" and variable.name not in permitted:
+    if variable.action == "reject-unless-opt-in" and not starts(variable.name, permitted):
         raise InvalidService(
             path,
             f"{variable.name} may not be set: {variable.action_reason}. Who runs the cluster can permit it.",

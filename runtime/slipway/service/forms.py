@@ -46,6 +46,8 @@ Divisor = Annotated[
     str, Form(r"[0-9]+(m|k|M|G|T|Ki|Mi|Gi|Ti)?", "a unit such as 1m, 1 or 1Mi", longest=32, deep=True)
 ]
 Mode = Annotated[int, Range(0, 0o777)]
+BUCKET_STEP = r"\.{0,2}[^\s/.][^\s/]*|\.{3}[^\s/]*"
+"""One step of a bucket's folder, which becomes one of the cache: neither `.` nor `..`."""
 Quantity = Annotated[
     str,
     Form(

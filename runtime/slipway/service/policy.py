@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-import posixpath
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterator, Mapping
 
-from slipway.service.companions import companions
+from slipway.service.bounds import BOUNDS, CODE_ARGUMENTS, FILE_ROOTS, Bound, said
 from slipway.service.engine import resolved_of
-from slipway.service.fields import InvalidService, shown
+from slipway.service.fields import InvalidService, shown, written
+from slipway.service.policy_values import Policy, starts
 from slipway.service.spec import ServiceSpec
 
-OWN_ACCOUNT = "default"
-"""What a pod runs under where nobody names an account; no token of it is mounted."""
 NO_FILES = frozenset({"rootPath"})
 """Arguments whose value begins with a slash and is a path of URLs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """What is empty bounds nothing, but for arguments and variables, of which it admits none."""
-
-    allow_code: bool = False
-    """Every argument by which a user runs code of their own in the server, or has it read files."""
-    arguments: frozenset[str] = frozenset()
-    """Single ones of these, as the document spells them."""
-    env: frozenset[str] = frozenset()
-    """Environment variables that the firewall refuses without an opt-in."""
-    images: tuple[str, ...] = ()
-    """Images, and registries and folders of images, that a document may name."""
-    service_accounts: frozenset[str] = frozenset()
-    """Accounts that pods may run under, beside `default`."""
-    file_paths: tuple[str, ...] = ()
-    """Folders below which arguments may name files."""
+TEMPLATE = "chatTemplate"
+"""The argument that is a file where it has no brace, else a text or a file."""
+FILE = r"^(?P<file>(/|~|[.][.]?/).*)"
+"""A text that can only be a path; names of the hub begin otherwise."""
+NAMED_FILE = r"(^|=)(?P<file>(/|~|[.][.]?/).*)"
+"""The same with a name before it, such as sql=/adapters/sql."""
+FEW = 12
+"""Names that a message can list."""
 
 
 def check_policy(spec: ServiceSpec, policy: Policy) -> None:
     """Raises InvalidService, by policy, at the first field that asks for more than it admits."""
-    _check_images(spec, policy)
-    _check_commands(spec, policy)
-    _check_account(spec, policy)
-    _check_code(spec, policy)
+    _check_arguments(spec, policy)
+    if not policy.bounded:
+        return
+    document = {"spec": written(spec)}
+    for bound in BOUNDS:
+        if (bound.code and policy.allow_code) or (bound.given and not policy.of(bound.given)):
+            continue
+        admitted = policy.of(bound.setting) if bound.setting else ()
+        if bound.optional and not admitted:
+            continue
+        for place in bound.places:
+            for path, value in said(document, place, bound):
+                if not _admits(bound, value, admitted, spec.metadata.namespace):
+                    raise _denied(path, value, bound, admitted)
     _check_files(spec, policy)
 
 
@@ -52,30 +50,16 @@ def full_name(image: str) -> str:
     return image if first == "localhost" or "." in first or ":" in first else f"docker.io/{image}"
 
 
-def _check_images(spec: ServiceSpec, policy: Policy) -> None:
-    named = {"spec.runtime.image": spec.runtime.image}
-    if spec.model.image:
-        named["spec.model.image.reference"] = spec.model.image.reference
-    named |= {f"{path}.image": container.image for path, container in companions(spec)}
-    for path, image in named.items():
-        if image and policy.images and not any(_of(full_name(image), one) for one in policy.images):
-            raise _denied(path, f"{image} is none of the images", policy.images, "images")
-
-
-def _check_commands(spec: ServiceSpec, policy: Policy) -> None:
-    """An image that the policy admits would run, by a command, what the policy refuses."""
-    if policy.allow_code or not policy.images:
-        return
-    for path, container in companions(spec):
-        for name, words in (("command", container.command), ("args", container.args)):
-            if words:
-                raise InvalidService(
-                    f"{path}.{name}",
-                    f"the policy admits images as they are, and with {shown(words[0])} here they would run "
-                    "what whoever writes this document likes. Leave it out, or ask whoever runs the cluster "
-                    "to set policy.allowCode.",
-                    reason="PolicyDenied",
-                )
+def _admits(bound: Bound, value: str, admitted: Collection[str], namespace: str | None) -> bool:
+    match bound.match:
+        case "image":
+            return any(_of(full_name(value), one) for one in admitted)
+        case "folder":
+            return _below(value, (*bound.usual, *admitted))
+        case "profile":
+            assert isinstance(admitted, Mapping)
+            return value in admitted and (not admitted[value] or namespace in admitted[value])
+    return starts(value, (*bound.usual, *admitted))
 
 
 def _of(image: str, admitted: str) -> bool:
@@ -84,25 +68,37 @@ def _of(image: str, admitted: str) -> bool:
     return image == admitted or (image.startswith(admitted) and image[len(admitted)] in "/:@")
 
 
-def _check_account(spec: ServiceSpec, policy: Policy) -> None:
-    account = spec.runtime.service_account_name or OWN_ACCOUNT
-    if policy.service_accounts and account not in policy.service_accounts | {OWN_ACCOUNT}:
-        raise _denied(
-            "spec.runtime.serviceAccountName",
-            f"{account} is none of the accounts",
-            sorted(policy.service_accounts),
-            "serviceAccounts",
-        )
+def _below(path: str, folders: Collection[str]) -> bool:
+    """Whether the path is one of the folders or lies below one, without a way up."""
+    if ".." in path.split("/"):
+        return False
+    return any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
-def _check_code(spec: ServiceSpec, policy: Policy) -> None:
+def _denied(path: str, value: str, bound: Bound, admitted: Collection[str]) -> InvalidService:
+    names = [one for one in (*admitted, *bound.usual) if one]
+    listed = f" ({', '.join(names)})" if 0 < len(names) <= FEW else ""
+    advice = f"to add it to policy.{bound.setting}" if bound.setting else "for a ServingProfile that says it"
+    if bound.given:
+        advice = "to set policy.allowCode"
+    return InvalidService(
+        path,
+        f"{value} is none of the {bound.title} that the policy admits{listed}: {bound.why}. Leave it out, or "
+        f"ask whoever runs the cluster {advice}.",
+        reason="PolicyDenied",
+    )
+
+
+def _check_arguments(spec: ServiceSpec, policy: Policy) -> None:
+    """Those that run code are refused with and without a policy, unless it admits them."""
     from slipway.args.schema import CAMEL
 
     for name, value in spec.engine.items():
         argument = CAMEL[name]
-        if not argument.security_sensitive or not value or value == argument.default:
+        code = argument.security_sensitive or (policy.bounded and name in CODE_ARGUMENTS)
+        if not code or not value or value == argument.default:
             continue
-        if not policy.allow_code and name not in policy.arguments:
+        if not policy.allow_code and name not in policy.permitted_arguments:
             raise InvalidService(
                 f"spec.engine.{name}",
                 "the policy admits nothing that runs code or reads files in the server. With "
@@ -113,12 +109,18 @@ def _check_code(spec: ServiceSpec, policy: Policy) -> None:
 
 
 def _check_files(spec: ServiceSpec, policy: Policy) -> None:
-    if not policy.file_paths:
+    if policy.allow_code and not policy.file_paths:
         return
+    folders = policy.file_paths or (*FILE_ROOTS, *policy.mount_roots)
     for path, file in _files(spec):
-        normal = posixpath.normpath(file)
-        if not any(f"{normal}/".startswith(f"{folder.rstrip('/')}/") for folder in policy.file_paths):
-            raise _denied(path, f"{file} lies in none of the folders", policy.file_paths, "filePaths")
+        if not _below(file, folders):
+            raise InvalidService(
+                path,
+                f"{file} lies in none of the folders that the policy admits ({', '.join(folders)}): "
+                "the server would read it, and could show it. Name another, or ask whoever runs the cluster "
+                "to add its folder to policy.filePaths.",
+                reason="PolicyDenied",
+            )
 
 
 def _files(spec: ServiceSpec) -> Iterator[tuple[str, str]]:
@@ -133,9 +135,10 @@ def _files(spec: ServiceSpec) -> Iterator[tuple[str, str]]:
         argument = CAMEL[name]
         parsed = resolved[argument.name] if argument.name in resolved.given else value  # JSON may be text
         for text in _texts(parsed) if name not in NO_FILES else ():
-            template = name == "chatTemplate" and "{" not in text
-            if argument.kind is Kind.PATH or template or text.startswith("/") or "=/" in text:
-                yield f"spec.engine.{name}", text.partition("=")[2] if "=/" in text else text
+            if argument.kind is Kind.PATH or (name == TEMPLATE and "{" not in text):
+                yield f"spec.engine.{name}", text
+            elif found := re.search(FILE if name == TEMPLATE else NAMED_FILE, text, re.DOTALL):
+                yield f"spec.engine.{name}", found["file"]
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -148,12 +151,3 @@ def _texts(value: object) -> Iterator[str]:
         case dict():
             for item in value.values():
                 yield from _texts(item)
-
-
-def _denied(path: str, what: str, admitted: tuple[str, ...] | list[str], field: str) -> InvalidService:
-    return InvalidService(
-        path,
-        f"{what} that the policy admits: {', '.join(admitted)}. Name another, or ask whoever runs the "
-        f"cluster to add it to policy.{field}.",
-        reason="PolicyDenied",
-    )

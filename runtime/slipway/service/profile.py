@@ -108,7 +108,7 @@ def check_profiled(spec: ServiceSpec, profile: ServingProfile | None) -> Service
     whole = with_profile(spec, profile)
     if profile is not None:
         # Whoever writes profiles runs the cluster.
-        firewall.check_env(whole, frozenset(envs.BY_NAME))
+        firewall.check_env(whole, envs.BY_NAME)
         check_devices(whole, resolved_of(whole))
         check_resources(whole, resolved_of(whole))
         check_labels(whole)

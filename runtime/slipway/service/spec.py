@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from slipway.service.fields import Form, Range, Rest
 from slipway.service.forms import (
+    BUCKET_STEP,
     OTHER_RESOURCE,
     AbsolutePath,
     AddressRange,
@@ -74,7 +75,10 @@ class ImageModel:
 class S3Model:
     """A folder of a bucket, fetched into the cache before the server starts."""
 
-    uri: Annotated[str, Form(r"s3://[^\s/]+(/[^\s/]+)*/?", "a URI such as s3://bucket/folder")]
+    uri: Annotated[
+        str,
+        Form(rf"s3://({BUCKET_STEP})(/({BUCKET_STEP}))*/?", "a URI such as s3://bucket/folder"),
+    ]
     endpoint: Annotated[str, Form(r"https?://[^\s/]+\S*", "a URL such as https://s3.example.org")] | None = (
         None
     )
