@@ -62,9 +62,9 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "log": ({"engine": {"logConfigFile": "/cache/log.json"}}, "spec.engine.logConfigFile: it runs code"),
     "model-path": ({"model": {"path": "/srv/model"}}, "files: /srv/model refused by the policy"),
 }
-BEYOND = {"always", "under"}
+BEYOND = {"always", "nested", "under"}
 SAMPLE = {one["field"]: one for one in reversed(ATTEMPTS) if not BEYOND & one.keys()}
-"""The first of the attempts at each field, but for what this policy says nothing of."""
+"""The first of the attempts at each field, of those that the admission policy refuses as it is here."""
 
 
 def document(name: str, spec: Object) -> Object:

@@ -58,7 +58,8 @@ def named(attempt: dict[str, Any]) -> str:
     return str(attempt["case"])
 
 
-OF_THE_POLICY = [one for one in ATTEMPTS if not one.get("always")]
+OF_THE_POLICY = [one for one in ATTEMPTS if not (one.get("always") or one.get("nested"))]
+"""All but what no cluster admits, and files within nested values, which CEL does not see."""
 
 
 @pytest.mark.parametrize("attempt", OF_THE_POLICY, ids=named)

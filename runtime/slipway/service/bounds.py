@@ -307,7 +307,7 @@ FREE: Mapping[str, tuple[str, ...]] = {
         "spec.model.cache.size",
         "spec.model.cache.accessMode",
     ),
-    "what S3 answers becomes files of the cache, and is never shown": (
+    "whom pods may ask is for a NetworkPolicy; what a store answers becomes files of the cache": (
         "spec.model.s3.uri",
         "spec.model.s3.endpoint",
     ),

@@ -15,10 +15,8 @@ NO_FILES = frozenset({"rootPath"})
 """Arguments whose value begins with a slash and is a path of URLs."""
 TEMPLATE = "chatTemplate"
 """The argument that is a file where it has no brace, else a text or a file."""
-FILE = r"^(?P<file>(/|~|[.][.]?/).*)"
-"""A text that can only be a path; names of the hub begin otherwise."""
-NAMED_FILE = r"(^|=)(?P<file>(/|~|[.][.]?/).*)"
-"""The same with a name before it, such as sql=/adapters/sql."""
+FILE = r"^(/|~|[.][.]?/)|(^|/)[.][.](/|$)"
+"""What paths alone have: a name of the hub neither begins so nor leads upwards."""
 FEW = 12
 """Names that a message can list."""
 
@@ -137,8 +135,9 @@ def _files(spec: ServiceSpec) -> Iterator[tuple[str, str]]:
         for text in _texts(parsed) if name not in NO_FILES else ():
             if argument.kind is Kind.PATH or (name == TEMPLATE and "{" not in text):
                 yield f"spec.engine.{name}", text
-            elif found := re.search(FILE if name == TEMPLATE else NAMED_FILE, text, re.DOTALL):
-                yield f"spec.engine.{name}", found["file"]
+                continue
+            named = text.partition("=")[2] if name != TEMPLATE else ""  # such as sql=/adapters/sql
+            yield from ((f"spec.engine.{name}", one) for one in (text, named) if re.search(FILE, one))
 
 
 def _texts(value: object) -> Iterator[str]:
