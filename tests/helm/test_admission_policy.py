@@ -182,6 +182,15 @@ def test_pods_have_images_and_accounts_that_are_admitted(pod, words):
     assert refusals({"spec": {**own, **pod}}, {}, "pods") == []
 
 
+@pytest.mark.parametrize("kind", POLICIES)
+def test_what_is_being_deleted_may_lose_its_finalizers(kind):
+    (condition,) = POLICIES[kind]["matchConditions"]
+    alive: dict[str, Any] = {"metadata": {"name": "demo"}}
+    assert evaluate(condition["expression"], {"object": alive}) is True
+    going = {"metadata": {"name": "demo", "deletionTimestamp": "2026-11-30T00:00:00Z"}}
+    assert evaluate(condition["expression"], {"object": going}) is False
+
+
 def test_the_policy_of_the_chart_is_the_operators():
     values = chart_values.OPERATOR.members["policy"]
     assert isinstance(values, chart_values.Group)

@@ -23,6 +23,8 @@ Node = dict[str, Any]
 
 UNSET = {key: json.dumps(getattr(Policy(), name)) for key, name in KEYS.items()}
 """What each setting is in CEL where the chart has no value for it."""
+LIVES = {"name": "lives", "expression": "!has(object.metadata.deletionTimestamp)"}
+"""What is being deleted may lose its finalizers, whatever it asked for."""
 OF_OURS = {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/managed-by": "slipway"}
 """Labels of the pods of services."""
 BOUNDING = [key for key, name in KEYS.items() if name not in ONLY_WIDEN]
@@ -31,7 +33,7 @@ NAMELESS = '""'
 
 
 def policies() -> dict[str, Node]:
-    """By the kind of objects: which it matches, the settings, of which the template makes variables, each
+    """By the kind of objects: which are matched, the settings, of which the template makes variables, each
     with its value where the chart has none, more variables, and validations."""
     return {"inferenceservices": _of_services(), "pods": _of_pods()}
 
@@ -39,6 +41,7 @@ def policies() -> dict[str, Node]:
 def _of_services() -> Node:
     return {
         "matchConstraints": {"resourceRules": [_written("slipway.dev", "*", "inferenceservices")]},
+        "matchConditions": [LIVES],
         "settings": UNSET,
         "variables": [
             _variable("engine", "object.spec.?engine.orValue({})"),
@@ -58,6 +61,7 @@ def _of_pods() -> Node:
             "objectSelector": {"matchLabels": OF_OURS},
             "resourceRules": [_written("", "v1", "pods")],
         },
+        "matchConditions": [LIVES],
         "settings": {key: UNSET[key] for key in ("images", "serviceAccounts")},
         "variables": [
             _variable(
