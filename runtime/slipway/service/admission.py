@@ -13,10 +13,10 @@ from typing import Any
 
 from slipway.args.declare import Argument, Kind
 from slipway.args.schema import CAMEL
-from slipway.service.bounds import BOUNDS, CODE_ARGUMENTS, FILE_ROOTS, Bound
+from slipway.service.bounds import BOUNDS, FILE_ROOTS, Bound
 from slipway.service.companions import OURS
 from slipway.service.crd.rules import listed, quoted
-from slipway.service.policy import FILE, NO_FILES, TEMPLATE
+from slipway.service.policy import CODE_ARGUMENTS, FILE, NAMELESS, NO_FILES, TEMPLATE
 from slipway.service.policy_values import KEYS, ONLY_WIDEN, Policy
 
 Node = dict[str, Any]
@@ -28,8 +28,6 @@ LIVES = {"name": "lives", "expression": "!has(object.metadata.deletionTimestamp)
 OF_OURS = {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/managed-by": "slipway"}
 """Labels of the pods of services."""
 BOUNDING = [key for key, name in KEYS.items() if name not in ONLY_WIDEN]
-NAMELESS = '""'
-"""How an empty text is shown among others."""
 
 
 def policies() -> dict[str, Node]:

@@ -18,9 +18,6 @@ OF_VENDORS = tuple(vendor.resource for vendor in VENDORS.values())
 MOUNT_ROOTS = ("/adapters", "/data", "/etc/models", "/mnt", "/models", "/srv", "/vault")
 """Where no image of ours has anything: not below /cache either, where compiled code is found and loaded."""
 FILE_ROOTS = (str(CACHE), str(MODEL_FOLDER), *MOUNT_ROOTS)
-CODE_ARGUMENTS = ("logConfigFile",)
-"""Arguments that run code by what their file says, and that a document may give where no policy is set: a
-logging configuration calls whatever it names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

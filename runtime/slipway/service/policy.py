@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
-from slipway.service.bounds import BOUNDS, CODE_ARGUMENTS, FILE_ROOTS, Bound, said
+from slipway.service.bounds import BOUNDS, FILE_ROOTS, Bound, said
 from slipway.service.engine import resolved_of
 from slipway.service.fields import InvalidService, shown, written
 from slipway.service.policy_values import Policy, starts
@@ -17,6 +17,11 @@ TEMPLATE = "chatTemplate"
 """The argument that is a file where it has no brace, else a text or a file."""
 FILE = r"^(/|~|[.][.]?/)|(^|/)[.][.](/|$)"
 """What paths alone have: a name of the hub neither begins so nor leads upwards."""
+CODE_ARGUMENTS = ("logConfigFile",)
+"""Arguments that run code by what their file says, and that a document may give where no policy is set: a
+logging configuration calls whatever it names."""
+NAMELESS = '""'
+"""How an empty text is shown among others."""
 FEW = 12
 """Names that a message can list."""
 
@@ -81,8 +86,8 @@ def _denied(path: str, value: str, bound: Bound, admitted: Collection[str]) -> I
         advice = "to set policy.allowCode"
     return InvalidService(
         path,
-        f"{value} is none of the {bound.title} that the policy admits{listed}: {bound.why}. Leave it out, or "
-        f"ask whoever runs the cluster {advice}.",
+        f"{value or NAMELESS} is none of the {bound.title} that the policy admits{listed}: {bound.why}. "
+        f"Leave it out, or ask whoever runs the cluster {advice}.",
         reason="PolicyDenied",
     )
 
