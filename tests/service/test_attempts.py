@@ -169,6 +169,7 @@ NEEDED = {
     },
     "docs/kubernetes/pods.md: exposed": {"serviceTypes": ["LoadBalancer"]},
     "docs/kubernetes/pods.md: with-token": {"mountRoots": ["/var/run/vault"]},
+    "docs/kubernetes/devices.md: fast-network": {"extendedResources": ["rdma/*", "hugepages-*"]},
     "docs/kubernetes/scaling.md: settled": {
         "annotations": ["cluster-autoscaler.kubernetes.io/safe-to-evict"]
     },

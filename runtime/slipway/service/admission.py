@@ -247,7 +247,8 @@ def _files() -> Iterator[Node]:
     yield _variable(
         "files",
         f"[object.spec.?model.?path.orValue('')].filter(v, v != '') + {paths} + "
-        f"{others}.filter(v, v.matches({quoted(FILE)})) + {texts([TEMPLATE])}.filter(v, !v.contains('{{'))",
+        f"{others}.filter(v, v.matches({quoted(FILE)})) + {texts([TEMPLATE])}"
+        f".filter(v, !v.contains('{{') && !v.matches({quoted(FILE)}))",
     )
     yield _variable(
         "folders",

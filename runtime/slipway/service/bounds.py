@@ -196,6 +196,8 @@ BOUNDS = (
         setting="extendedResources",
         places=(
             "spec.devices.resource",
+            "spec.resources{}",
+            "spec.resources.limits{}",
             *(
                 f"spec.{one}[].resources.{amounts}{{}}"
                 for one in ("initContainers", "sidecars")
@@ -206,6 +208,9 @@ BOUNDS = (
             "cpu",
             "memory",
             "ephemeral-storage",
+            "ephemeralStorage",
+            "sharedMemory",
+            "limits",
             *OF_VENDORS,
             "nvidia.com/gpu.shared",
             "nvidia.com/mig-*",

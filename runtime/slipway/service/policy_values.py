@@ -60,8 +60,8 @@ class Policy:
     tolerations: tuple[LabelKey, ...] = ()
     """Keys of taints that a resource may tolerate, beside those of the devices."""
     extended_resources: tuple[LabelKey, ...] = ()
-    """Extended resources, such as smarter-devices/fuse, that devices.resource and the containers beside the
-    server may name, beside those of the devices."""
+    """Extended resources and huge pages, such as rdma/ib, that a resource may ask for, beside those of the
+    devices."""
     csi_drivers: tuple[Name, ...] = ()
     """CSI drivers that a resource may name."""
     service_types: tuple[Literal["ClusterIP", "NodePort", "LoadBalancer"], ...] = ()
