@@ -158,7 +158,7 @@ def test_the_operator_carries_no_torch_and_starts(tmp_path):
     ]
     status, told = ended(image, "--help", folder=tmp_path, options=("--read-only", "--user", "123456:0"))
     assert status == 0, told
-    assert "--namespace" in told
+    assert "--settings" in told
 
 
 def test_the_image_for_devices_compiles_what_triton_asks_of_it(tmp_path):
