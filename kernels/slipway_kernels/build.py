@@ -1,8 +1,8 @@
 """Compile the CPU kernels into one shared library: `python -m slipway_kernels.build`.
 
-The kernel bodies (`*.inl`) are compiled once per instruction set, each file with its own flags; the widest
-that the processor runs is chosen at load. Only what changed is compiled again. The library is for the machine
-that the compiler compiles for: with `CXX=aarch64-linux-gnu-g++` for ARM.
+The kernel bodies (`*.inl`) are compiled once per instruction set, each file with its own flags; the fastest
+known that the processor runs is chosen at load. Only what changed is compiled again. The library is for the
+machine that the compiler compiles for: with `CXX=aarch64-linux-gnu-g++` for ARM.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ static void attend_tile(const Attention& a, const int32_t* table, int kv_head, i
   }
   multiply(s.q, SW_MAX_HEAD_DIM, count, &keys, 1, CHUNKS, a.pages.head_dim / STEP, s.score, SW_ATTENTION_TILE, 0);
   soften(a, s, count, begin);
-  /* The chunks whose positions every query sees, but for those before its window: their sums stay in registers. */
+  /* A chunk without positions that come after the first query. Sums of V stay in registers over a run of such chunks. */
   auto is_whole = [&](int i) {
     return i < CHUNKS && begin + (i + 1) * CHUNK <= s.high[0] && chunk[i].value != (const T*)zeros;
   };

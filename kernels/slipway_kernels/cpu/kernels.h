@@ -187,7 +187,7 @@ const Kernels& sw_kernels_amx();
 const Kernels& sw_kernels_neon();
 const Kernels& sw_kernels_neonbf16();
 
-/* The widest that this processor runs, or what SLIPWAY_CPU_ISA names. */
+/* The fastest known that this processor runs, or what SLIPWAY_CPU_ISA names. */
 const Kernels& sw_kernels();
 size_t sw_attention_scratch_bytes();
 

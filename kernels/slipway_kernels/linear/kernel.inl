@@ -16,8 +16,8 @@ enum { TILE_ROWS = 2, TILE_GROUPS = 1 };
 #endif
 enum { ROWS = SW_ROWS, WIDE_GROUPS = 2 * TILE_GROUPS, PART_BYTES = 400 << 10 };
 
-/* Columns in groups of sixteen, each with its own base and its own stride from one step of K to the next, which fetches
- * what lies so many bytes ahead. */
+/* Columns in groups of sixteen, each with its own base and its own stride from one step of K to the next. Each step
+ * prefetches what lies `ahead` bytes after its columns. */
 template <class T>
 struct Groups {
   const T* at[4];
