@@ -104,6 +104,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         told["without torch"] = _left_out(session.config)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """A test's random tensors, and those of fixtures made for it, depend on no test that ran before."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """A test that takes too much memory fails, also where nothing runs beside it."""

@@ -20,6 +20,7 @@ from slipway_kernels.cuda.compare import rounding, row_error
 from slipway_kernels.linear_bf16 import op as linear_bf16
 from slipway_kernels.linear_bf16.choose import Region
 from slipway_kernels.linear_bf16.reference import linear_bf16 as reference
+from slipway_kernels.quantize import QuantizedRows
 from slipway_kernels.rms_norm import rms_norm
 
 CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ def made(form: ScaledForm) -> FusedLinear:
 @pytest.mark.parametrize("form", FORMS.values(), ids=list(FORMS))
 @pytest.mark.parametrize("kind", ["norm", "gate"])
 def test_a_kernel_that_makes_rows_quantizes_them_for_the_product(kind: str, form: ScaledForm) -> None:
-    """It does not round them to bf16 before, so that the result is at least as close to that of fp32."""
+    """As they come, in fp32: rounded to bf16 before, they would have other scales."""
     linear = made(form)
     if kind == "norm":
         x, weight = torch.randn(5, K).bfloat16(), torch.rand(K)
@@ -60,13 +61,15 @@ def test_a_kernel_that_makes_rows_quantizes_them_for_the_product(kind: str, form
     assert rows.quantized(operand) is rows.quantized(operand)  # made once, for all that want it so
     with pytest.raises(ValueError, match="for quantized products alone"):
         rows.plain  # noqa: B018
-    exact = wide @ linear.parts[0].scheme.rows(torch.arange(256)).float().T
-    fused, apart = (
-        float((product(linear, one).float() - exact).square().mean() / exact.square().mean())
-        for one in (rows, Rows(wide.bfloat16()))
+    own, of_fp32, of_bf16 = (
+        rows.quantized(operand),
+        *(QuantizedRows.of(*operand, x) for x in (wide, wide.bfloat16())),
     )
-    assert fused < 2e-3
-    assert fused < 1.1 * apart
+    torch.testing.assert_close(own.scales, of_fp32.scales, rtol=1e-5, atol=0)
+    assert not torch.allclose(own.scales, of_bf16.scales, rtol=1e-5, atol=0)
+    exact = wide @ linear.parts[0].scheme.rows(torch.arange(256)).float().T
+    error = (product(linear, rows).float() - exact).square().mean() / exact.square().mean()
+    assert error < 2e-3
 
 
 @pytest.mark.parametrize("listed", [False, True])
