@@ -23,7 +23,7 @@ from e2e.operators import define
 
 ON_NODE = {
     "explained": (
-        *("beside", "examples", "failures", "failures_rollout", "failures_runtime"),
+        *("beside", "examples", "failures", "failures_rollout", "failures_runtime", "fits"),
         *("ground_node", "layers"),
     ),
     "installed": ("helm_cluster", "ipv6", "path", "streams", "two_nodes", "walk"),

@@ -185,6 +185,7 @@ GOALS = (
         (
             "tests/fit",
             "tests/operator/test_memory_status.py",
+            "e2e/test_fits.py",
             "e2e/test_failures_runtime.py::test_what_does_not_fit_says_so_though_it_serves",
         ),
         gpu="the estimate of a device against what it measures",

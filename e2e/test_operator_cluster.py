@@ -97,7 +97,27 @@ def stray(kind: Kind, owner: Object) -> Object:
     }
 
 
-def test_every_right_is_used_and_none_is_missing(operator: Operator, namespace: Namespace) -> None:
+@pytest.fixture
+def machine(plane: ControlPlane) -> Iterator[None]:
+    """A node with a device, where only those run that tolerate it."""
+    facts = {"nvidia.com/gpu.product": "NVIDIA-L4", "nvidia.com/gpu.memory": "23034"}
+    labels = {"kubernetes.io/arch": "amd64", **facts}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": "machine", "labels": labels},
+        "spec": {"taints": [{"key": "machine", "effect": "NoSchedule"}]},
+    }
+    plane.kubectl("create", "-f", "-", input=json.dumps(node))
+    amounts = json.dumps({"status": {part: {"nvidia.com/gpu": "1"} for part in ("capacity", "allocatable")}})
+    plane.kubectl("patch", "node", "machine", "--subresource=status", "-p", amounts)
+    yield
+    plane.kubectl("delete", "node", "machine")
+
+
+def test_every_right_is_used_and_none_is_missing(
+    machine: None, operator: Operator, namespace: Namespace
+) -> None:
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -142,10 +162,28 @@ def test_every_right_is_used_and_none_is_missing(operator: Operator, namespace: 
         namespace.apply(service("with-gpu", devices={"vendor": "nvidia"}, suspend=suspend))
         wanted = 0 if suspend else 1
         until(lambda: namespace.the("deployment", "with-gpu")["spec"]["replicas"] == wanted, "replicas")  # noqa: B023
+    ask_whether_it_fits(namespace)
     told = namespace.all("events.events.k8s.io")
     assert {"Accepted"} <= {event["reason"] for event in told if event["regarding"]["name"] == "by-pod"}
     until(lambda: rights() <= used(operator), lambda: f"unused: {rights() - used(operator)}")
     assert used(operator) == rights()
+
+
+def ask_whether_it_fits(namespace: Namespace) -> None:
+    """Have a pod ask that until the document wants no answer."""
+    tolerant = {"tolerations": [{"operator": "Exists"}]}
+    wanted: Object = {"devices": {"vendor": "nvidia"}, "scheduling": tolerant}
+    namespace.apply(service("asked", **wanted))
+
+    def asks() -> bool:
+        pods = namespace.all("pods", "--selector", "app.kubernetes.io/instance=asked")
+        return any(pod["metadata"]["name"].startswith("asked-fit-") for pod in pods)
+
+    until(asks, "a pod asks")
+    assert namespace.get("deployment", "asked") is None
+    namespace.apply(service("asked", **wanted, rollout={"fit": "Off"}))
+    until(lambda: namespace.get("deployment", "asked"), "the rollout")
+    until(lambda: not asks(), "no pod asks")
 
 
 def refuse(namespace: Namespace, name: str) -> None:

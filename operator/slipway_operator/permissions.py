@@ -41,7 +41,8 @@ SERVICE_RULES = (
     Rule("networking.k8s.io", ("networkpolicies",), KEEP),
     Rule("monitoring.coreos.com", ("servicemonitors", "podmonitors"), KEEP),
     Rule("apps", ("replicasets",), READ),
-    Rule("", ("pods",), READ),
+    # Beside those that Kubernetes makes: one that asks whether a model fits.
+    Rule("", ("pods",), KEEP),
     # The access modes of a claim that caches a model decide how its pods may be replaced.
     Rule("", ("persistentvolumeclaims",), ("get",)),
     # `list` asks for the events of one pod that waits without a cause.

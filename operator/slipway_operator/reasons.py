@@ -115,6 +115,14 @@ NAME_CONFLICT = _reason(
     "resource, or remove the object.",
     stalled=True,
 )
+NO_DEVICE_FITS = _reason(
+    "NoDeviceFits",
+    conditions.FITS,
+    "By the estimate of `slipway fit` the model is too large for every device that labels of nodes name; "
+    "the message says what would fit. Nothing is rolled out, and pods that run run on. New nodes are seen. "
+    "With `spec.rollout.fit: Off` nobody asks.",
+    stalled=True,
+)
 
 # A pod cannot serve, and waiting is in vain.
 IMAGE_NOT_FOUND = _reason(
@@ -233,6 +241,14 @@ SCHEDULING = _reason(
     "Scheduling",
     conditions.SCHEDULED,
     "Pods are being made or wait for the scheduler.",
+    calm=True,
+    status=conditions.UNKNOWN,
+)
+ASKING = _reason(
+    "Asking",
+    conditions.FITS,
+    "A pod without devices runs `slipway fit` for the devices that the labels of nodes name. The rollout "
+    "waits for its answer, for five minutes at most.",
     calm=True,
     status=conditions.UNKNOWN,
 )

@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from slipway.service import Facts, InvalidService, ServiceSpec, from_mapping, render
 from slipway.service.engine import check_supported
 from slipway.service.facts import Owner
+from slipway.service.fit_pod import fit_pod, is_fit_pod
 from slipway.service.intent import pod_template
 from slipway.service.profile import ServingProfile, check_profiled, misfits_of
+from slipway.service.render import network_policies
 from slipway.service.rollout import claims_of
 from slipway_operator import conditions, memory, reasons
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
 from slipway_operator.discovery import Claims, Nodes
 from slipway_operator.drift import foreign_env, needs_apply
 from slipway_operator.events import PodEvents, Recorder, transitions
+from slipway_operator.fits import devices_of, is_asked, judged
 from slipway_operator.informer import MANAGER, Children, Key, Store, place_of, slim
 from slipway_operator.pace import Pace, only_words_differ
 from slipway_operator.pod_findings import current_pods
@@ -31,6 +34,7 @@ from slipway_operator.shapes import (
     is_false,
     is_going,
     is_ready,
+    name,
     owned_by,
     uid,
     users,
@@ -66,6 +70,9 @@ class Wanted:
     upgrade: str | None = None
     arguments: Finding | None = None
     """Whether the image takes them; None where it is the operator's own."""
+    fit: Finding | None = None
+    """Why there are no objects though the document is in order: whether its model fits is asked, or it does
+    not."""
 
 
 @dataclass(slots=True)
@@ -76,6 +83,8 @@ class Outcome:
     refused: Finding | None = None
     left_over: bool = False
     """Whether an object of a deleted resource of our name still stands in the way."""
+    checked: bool = False
+    """Whether the resource is surely there."""
 
 
 class Reconciler:
@@ -118,8 +127,8 @@ class Reconciler:
             self._pace.forget(key)
         if resource is None or is_going(resource):
             return None  # the garbage collector takes what it owned
-        wanted = await self._wanted(resource)
         try:
+            wanted = await self._wanted(resource)
             outcome = await self._apply(resource, wanted)
         except Gone:
             self._resources.drop(resource)
@@ -145,6 +154,11 @@ class Reconciler:
             arguments = self._arguments(whole, profile)
             if pinned.is_new and arguments is not None and arguments.reason is reasons.ARGUMENTS_REFUSED:
                 return Wanted(None, invalid=arguments, arguments=arguments)
+            if pinned.is_new and spec.rollout.fit != "Off":
+                of_new = replace(facts, template=pinned.template)
+                fit = await self._waits_for_fit(resource, spec, whole, of_new)
+                if fit is not None:
+                    return Wanted(spec, arguments=arguments, fit=fit)
             room = await no_room(
                 self._cluster, self.nodes, whole, pinned.template, self._own(resource, "Deployment")
             )
@@ -177,6 +191,43 @@ class Reconciler:
             operator_namespace=settings.lease_namespace,
         )
 
+    async def _waits_for_fit(
+        self, resource: Object, spec: ServiceSpec, whole: ServiceSpec, facts: Facts
+    ) -> Finding | None:
+        """Why new pods are not rolled out yet: it is asked whether the model fits, or it fits no device.
+
+        Raises Gone, NotActive, Refused and Unreachable.
+        """
+        assert facts.template is not None
+        pod_spec = facts.template["spec"]
+        if not is_asked(whole, pod_spec):
+            return None
+        devices = devices_of(await self.nodes.all(), whole, pod_spec)
+        if not devices:
+            return None
+        pod = fit_pod(spec, facts, devices)
+        await self._tidy(resource, pod)
+        live = self._live(pod)
+        if live is None:
+            outcome = Outcome()
+            # Who may be reached is said before it looks for the model; what pods run under stays as it is.
+            missing = [policy for policy in network_policies(spec, facts) if self._live(policy) is None]
+            for item in (*missing, pod):
+                await self._apply_one(resource, item, outcome)
+            if problem := outcome.refused:
+                log.warning("%s: rolling out unasked: %s", "/".join(place_of(resource)), problem.message)
+                return None
+        return judged("/".join(place_of(resource)), pod, live, datetime.datetime.now(datetime.UTC))
+
+    async def _tidy(self, resource: Object, asked: Object | None = None) -> None:
+        """Delete the pods that ask whether the model fits, but for the one that is asked now."""
+        store = self._children.stores["Pod"]
+        service = name(resource)
+        for pod in [one for one in store.names(place_of(resource)) if is_fit_pod(service, one)]:
+            item = None if asked is not None and pod == name(asked) else store.get(place_of(resource)[0], pod)
+            if item is not None and owned_by(item, resource) and not is_going(item):
+                await self._writer.delete(item, store)
+
     def _pinned(self, resource: Object, spec: ServiceSpec, facts: Facts) -> Pinned:
         revisions = self._children.of("ControllerRevision", place_of(resource))
         own = [revision for revision in revisions if owned_by(revision, resource)]
@@ -197,27 +248,29 @@ class Reconciler:
         outcome = Outcome()
         if not wanted.objects:
             return outcome  # refused now, it may have been served before: what runs, runs on
-        checked = False
         for item in wanted.objects:
-            try:
-                live = self._live(item) or await self._unlabelled(item)
-                if live is None and not checked:
-                    await self._check_owner(resource)
-                    checked = True
-                if live is not None and not owned_by(live, resource):
-                    if _left_over(resource, live):
-                        outcome.left_over = True
-                    else:
-                        outcome.conflict = outcome.conflict or _conflict(resource, live)
-                    continue
-                await self._write(resource, item, live)
-            except Refused as problem:
-                if may_pass(problem):
-                    raise
-                outcome.refused = outcome.refused or refused(item, problem)
+            await self._apply_one(resource, item, outcome)
         if not outcome.refused:
             await self._prune(resource, wanted)
         return outcome
+
+    async def _apply_one(self, resource: Object, item: Object, outcome: Outcome) -> None:
+        """Write one object if it differs; `outcome` learns how that went."""
+        try:
+            live = self._live(item) or await self._unlabelled(item)
+            if live is None and not outcome.checked:
+                await self._check_owner(resource)
+                outcome.checked = True
+            if live is None or owned_by(live, resource):
+                await self._write(resource, item, live)
+            elif _left_over(resource, live):
+                outcome.left_over = True
+            else:
+                outcome.conflict = outcome.conflict or _conflict(resource, live)
+        except Refused as problem:
+            if may_pass(problem):
+                raise
+            outcome.refused = outcome.refused or refused(item, problem)
 
     def _live(self, item: Object) -> Object | None:
         return self._children.stores[item["kind"]].get(*place_of(item))
@@ -236,8 +289,8 @@ class Reconciler:
 
     async def _write(self, resource: Object, item: Object, live: Object | None) -> None:
         """Apply the object if it differs from the live one, which is ours."""
-        if live is not None and is_going(live):
-            return  # its end will be an event
+        if live is not None and (is_going(live) or item["kind"] == "Pod"):
+            return  # its end will be an event, and what a pod asks never changes
         difference = needs_apply(item, live, MANAGER)
         if difference is None:
             return
@@ -246,15 +299,16 @@ class Reconciler:
 
     async def _prune(self, resource: Object, wanted: Wanted) -> None:
         """Delete what we made for this resource and render no more."""
+        await self._tidy(resource)
         kept = {(item["kind"], item["metadata"]["name"]) for item in wanted.objects}
-        for name, store in [*self._children.stores.items()]:
-            if name in ("ReplicaSet", "Pod"):
+        for kind, store in [*self._children.stores.items()]:
+            if kind in ("ReplicaSet", "Pod"):
                 continue
             for item_name in store.names(place_of(resource)):
-                item = None if (name, item_name) in kept else store.get(place_of(resource)[0], item_name)
+                item = None if (kind, item_name) in kept else store.get(place_of(resource)[0], item_name)
                 if item is None or not owned_by(item, resource):
                     continue
-                log.info("%s: deleting %s %s", "/".join(place_of(resource)), name, item_name)
+                log.info("%s: deleting %s %s", "/".join(place_of(resource)), kind, item_name)
                 await self._writer.delete(item, store)
 
     async def _update_status(self, resource: Object, wanted: Wanted, outcome: Outcome) -> float | None:
@@ -284,6 +338,7 @@ class Reconciler:
             service=self._own(resource, "Service"),
             conflict=outcome.conflict,
             invalid=wanted.invalid or outcome.refused,
+            fit=wanted.fit,
             drift=foreign_env(deployment, MANAGER) if deployment else (),
             upgrade=wanted.upgrade,
             missing_monitor=self._missing_monitor(wanted.spec),
@@ -305,7 +360,7 @@ class Reconciler:
         if next_answer is not None:
             # Until shortly before it can be written nobody needs to know how far the pods are.
             next_answer = max(next_answer, self._pace.expected(key) - INTERVAL)
-        if outcome.conflict or outcome.left_over:
+        if outcome.conflict or outcome.left_over or wanted.fit:
             return LOOK_AGAIN
         return min((wait for wait in (next_event, next_answer) if wait is not None), default=None)
 

@@ -57,6 +57,8 @@ class Observed:
     """The kind that the spec wants and the cluster does not have."""
     arguments: Finding | None = None
     """Whether the image takes them; None where it is the operator's own."""
+    fit: Finding | None = None
+    """Why the rollout waits for `slipway fit`, or what that says against it."""
     nodes: Sequence[Object] = ()
     """Only for the numbers in an Unschedulable message; may stay empty."""
     progress: Mapping[str, Progress] = field(default_factory=dict)
@@ -130,6 +132,8 @@ def _view(observed: Observed, spec: ServiceSpec | None) -> View:
     findings = [] if observed.invalid is None else [observed.invalid]
     if observed.conflict:
         findings.append(reasons.NAME_CONFLICT.found(observed.conflict))
+    if observed.fit is not None:
+        findings.append(observed.fit)
     refused = bool(findings)
     if wanted and not arrived:
         # Before the Deployment's controller has seen it, what fails is what it was before.
@@ -238,6 +242,8 @@ def _model_loaded(view: View) -> Finding:
 
 def _fits(observed: Observed, view: View) -> Finding | None:
     """What memory ended counts before what was estimated."""
+    if observed.fit is not None:
+        return observed.fit
     short = (reasons.OUT_OF_MEMORY, reasons.KV_CACHE_TOO_SMALL)
     found = reasons.first(one for one in view.findings if one.reason in short)
     if found is not None:

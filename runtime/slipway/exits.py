@@ -314,17 +314,22 @@ def manual() -> str:
 def write_termination(
     environ: Mapping[str, str], code: int, message: str = "", hint: str = "", argument: str = ""
 ) -> Path | None:
-    """Writes the cause where Kubernetes reads it, and returns the file.
+    """Writes the cause where Kubernetes reads it, as `leave`."""
+    return leave(environ, termination(code, message, hint, argument))
+
+
+def leave(environ: Mapping[str, str], last: bytes) -> Path | None:
+    """Writes a container's last words where Kubernetes reads them, and returns the file.
 
     That is `$SLIPWAY_TERMINATION_LOG`, else /dev/termination-log where it exists. None where there is
-    none or it cannot be written: the cause is in the log too, and must not hide behind this.
+    none or it cannot be written: what they say is in the log too, and must not hide behind this.
     """
     named = environ.get("SLIPWAY_TERMINATION_LOG")
     path = Path(named) if named else TERMINATION_LOG
     if not named and not path.exists():
         return None
     try:
-        path.write_bytes(termination(code, message, hint, argument))
+        path.write_bytes(last)
     except OSError:
         return None
     return path

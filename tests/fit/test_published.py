@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from planned_needs import needs_of, write_config
 
+from published_models import PUBLISHED
 from slipway.fit import estimate, named
 
 WITHIN = 0.1
 GIB = 1 << 30
-PUBLISHED = {
-    path.stem: json.loads(path.read_text()) for path in (Path(__file__).parent / "published").glob("*.json")
-}
 MANY_EXPERTS = "qwen3-235b-a22b-fp8-tp4-h100"
 PAGE = Path(__file__).parents[2] / "docs" / "fit.md"
 

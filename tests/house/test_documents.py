@@ -13,6 +13,7 @@ import tomllib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,9 @@ from slipway.api.protocol.chat import ChatRequest
 from slipway.api.protocol.completions import CompletionRequest
 from slipway.api.routes import state
 from slipway.cli.compile import ARCHITECTURES, parser
+from slipway.service.fit_pod import FIT
 from slipway.service.profile import PROFILE_KIND
+from slipway_operator.fits import judged
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "docs/design", "docs/kubernetes")
@@ -273,12 +276,29 @@ def it_is_an_estimate(snippet: Snippet, place: Place) -> None:
     assert estimated(words_of("slipway fit MODEL --device L4"), place) == snippet.text
 
 
-def estimated(words: list[str], place: Place) -> str:
+def it_says_what_would_fit(snippet: Snippet, place: Place) -> None:
+    printed = estimated(words_of("slipway fit MODEL --device T4"), place)
+    assert snippet.text in printed
+
+
+def it_is_the_condition(snippet: Snippet, place: Place) -> None:
+    """What the operator makes of the pod's last words."""
+    last = place.folder / "last"
+    node = "nvidia.com/gpu.product=Tesla-T4,nvidia.com/gpu.memory=15360"
+    estimated([*words_of("slipway fit MODEL --node"), node], place, SLIPWAY_TERMINATION_LOG=str(last))
+    ended = {"name": FIT, "state": {"terminated": {"exitCode": 1, "message": last.read_text()}}}
+    pod = {"metadata": {"name": "demo-fit-1"}, "status": {"containerStatuses": [ended]}}
+    found = judged("models/demo", pod, pod, datetime.now(UTC))
+    assert found is not None
+    assert f"{found.reason.name}: {found.message}".split() == snippet.text.split()
+
+
+def estimated(words: list[str], place: Place, **variables: str) -> str:
     published = json.loads((ROOT / "tests/fit/published/llama-3-8b-h100.json").read_text())
     model = place.folder / PLACEHOLDERS["MODEL"]
     model.mkdir()
     (model / "config.json").write_text(json.dumps(published["config"]))
-    return place.run(words)
+    return place.run(words, (0, 1), **variables)
 
 
 def it_has_help(snippet: Snippet, place: Place) -> None:
@@ -365,6 +385,8 @@ AT_ONCE: dict[tuple[str, str], Proof] = {
     ("text", "ARGUMENTS +FROM "): it_begins_the_explanation_of_the_demo,
     ("text", "demo: pods restart"): it_is_the_difference_from_the_demo,
     ("text", r"\w+ on 1 × L4 "): it_is_an_estimate,
+    ("text", "It does not fit: "): it_says_what_would_fit,
+    ("text", "NoDeviceFits: "): it_is_the_condition,
     ("text", "=+ Serving Benchmark Result =+\n"): its_rows_are_a_tables,
 }
 """(language, how the text begins) → how the snippet is proved without a server."""

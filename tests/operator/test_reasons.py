@@ -48,7 +48,7 @@ def test_what_is_wrong_counts_before_what_is_on_its_way_and_that_before_what_is_
     def place(name: str) -> int:
         one = BY_NAME[name]
         refuses = one.condition in ("Valid", "ArgsCompatible") and one.status == "False"
-        if refuses or name == "NameConflict":
+        if refuses or name in ("NameConflict", "NoDeviceFits"):
             return 0  # the resource is refused as a whole
         if one.status == "False" and one.condition in ("Scheduled", "ModelLoaded") and not one.calm:
             return 1 if one.stalled else 2

@@ -152,6 +152,21 @@ def test_one_object_becomes_one_file(server, models, tmp_path):
     assert (tmp_path / "model.gguf").read_bytes() == WEIGHTS
 
 
+def test_all_but_weights_may_be_fetched_and_they_stay_where_they_are(server, models, tmp_path, capsys):
+    files = {"config.json": b"{}", "model-1.safetensors": WEIGHTS, "tokenizer.json": b"1", "a.gguf": b"2"}
+    for name, content in files.items():
+        server.put(f"{models}/a/{name}", content)
+    words = ["fetch", f"s3://{models}/a", str(tmp_path / "a")]
+    assert main([*words, "--without-weights"]) == 0
+    assert tree(tmp_path / "a") == {"config.json": b"{}", "tokenizer.json": b"1"}
+    assert ": 2 files, 0.0 MB" in capsys.readouterr().err
+    assert main(words) == 0
+    assert main([*words, "--without-weights"]) == 0
+    assert tree(tmp_path / "a") == files
+    assert main(["fetch", f"s3://{models}/a/a.gguf", str(tmp_path / "b"), "--without-weights"]) == 0
+    assert not (tmp_path / "b").exists()
+
+
 def test_the_endpoint_may_be_an_argument(server, models, tmp_path, monkeypatch):
     server.put(f"{models}/a/config.json", b"{}")
     monkeypatch.delenv("AWS_ENDPOINT_URL")

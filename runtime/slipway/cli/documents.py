@@ -95,7 +95,10 @@ def read_profiles(files: Sequence[str], specs: Sequence[ServiceSpec]) -> dict[st
 
 
 def read_labels(name: str) -> dict[str, str]:
-    """Those of a node, as `kubectl get node NAME --output yaml` prints it. Raises InvalidService."""
+    """Those of a node, as `kubectl get node NAME --output yaml` prints it or as KEY=VALUE,KEY=VALUE. Raises
+    InvalidService."""
+    if "=" in name and not Path(name).exists():
+        return dict(label.partition("=")[::2] for label in name.split(","))
     match parse_yaml(_text(name), "Node"):
         case {"kind": "Node", "metadata": {"labels": dict(labels)}}:
             return {str(key): str(value) for key, value in labels.items()}

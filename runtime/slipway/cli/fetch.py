@@ -10,12 +10,20 @@ from pathlib import Path
 
 from slipway import exits
 
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt", ".pth")
+"""How names of files with weights end."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where from and where to. Credentials are in the standard AWS_* variables."""
     parser.add_argument("source", metavar="SOURCE", help="folder or object such as s3://bucket/folder")
     parser.add_argument("target", metavar="TARGET", type=Path, help="folder or file that it becomes")
     parser.add_argument("--endpoint", metavar="URL", help="of a store that is not Amazon's")
+    parser.add_argument(
+        "--without-weights",
+        action="store_true",
+        help="bring configuration and tokenizer alone, which is what `slipway fit` reads",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not re.fullmatch(r"s3://[^\s/]+(/[^\s/]+)*/?", source):
         return _failed(exits.BAD_ARGUMENTS, f"{source!r} is not a URI such as s3://bucket/folder.", "source")
     try:
-        done = fetch(Bucket(source, arguments.endpoint), target, announced(lambda *_: None))
+        bucket, skip = Bucket(source, arguments.endpoint), WEIGHTS if arguments.without_weights else ()
+        done = fetch(bucket, target, announced(lambda *_: None), skip)
     except LoadError as error:
         return _failed(exits.BY_REASON[error.code], error.message, hint=error.hint)
     except OSError as error:

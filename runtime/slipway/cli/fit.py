@@ -7,6 +7,8 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from slipway import driver, envs
@@ -18,13 +20,15 @@ from slipway.service.profile import with_profile
 from slipway.service.quantity import parse
 
 if TYPE_CHECKING:
-    from slipway.fit import Estimate
+    from slipway.fit import Estimate, Needs
+    from slipway.fit.instead import Arguments
+    from slipway.fit.report import Answer
 
 _DESCRIPTION = """Estimate the memory that a served model needs, and whether it fits: from its configuration
 and the headers of its files, never from its weights. Of a model on the hub configuration and tokenizer are
 fetched."""
 _EPILOG = """All other arguments are those of `slipway serve`, whose help says what they mean. Exit status: 0
-where the model fits, 1 where it does not, 2 where the input cannot be understood."""
+where the model fits one of the devices, 1 where it fits none, 2 where the input cannot be understood."""
 _ANY_ARCH = 90
 """Of a device of which only the memory is known."""
 
@@ -34,21 +38,27 @@ class _Refused(Exception):
 
 
 def run(argv: Sequence[str]) -> int:
-    """Exit status 0 where the model fits, 1 where it does not, 2 for input that cannot be understood."""
+    """Exit status 0 where the model fits one of the devices, 1 where it fits none, 2 for input that cannot be
+    understood."""
     options, words = _parser().parse_known_args(argv)
-    from slipway.exits import Exit
+    from slipway.exits import Exit, leave
     from slipway.load.errors import LoadError
 
     try:
-        found = _found(options, words)
+        answers = _answers(options, words)
     except (_Refused, ArgumentError, envs.InvalidEnvironment, InvalidService, UnknownDevice) as error:
         return _failed(str(error))
     except (LoadError, Exit) as error:
         return _failed("\n  ".join(filter(None, (error.message, error.hint))))
-    from slipway.fit.report import as_json, as_table
+    from slipway.fit.report import as_json, as_table, verdict
 
-    sys.stdout.write(json.dumps(as_json(found)) + "\n" if options.json else as_table(found))
-    return 0 if found.fits else 1
+    for found, instead in answers:
+        if options.json:
+            print(json.dumps(as_json(found, instead)))
+        else:
+            sys.stdout.write(as_table(found, instead))
+    leave(os.environ, verdict(answers))
+    return 0 if any(found.fits for found, _ in answers) else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,7 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument(
         "--node",
         metavar="FILE",
-        help="the device of a node, by its labels: what `kubectl get node NAME --output yaml` prints, or -",
+        action="append",
+        help="the device of a node, by its labels: what `kubectl get node NAME --output yaml` prints, - for "
+        "standard input, or the labels themselves, KEY=VALUE,KEY=VALUE. Several times: whether one does",
     )
     parser.add_argument(
         "--device-memory",
@@ -84,36 +96,54 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _found(options: argparse.Namespace, words: list[str]) -> Estimate:
+def _answers(options: argparse.Namespace, words: list[str]) -> list[Answer]:
+    """Of each device that was asked for, with what would fit where the model does not."""
     if options.devices is not None and options.devices < 1:
         raise _Refused(f"--devices {options.devices}: there is one at least.")
     if options.profile and options.file is None:
         raise _Refused("--profile is for a document: give it by -f.")
     spec = None if options.file is None else _document(options.file, options.profile)
-    device = _device(options, spec)
-    kind = "cuda" if device.arch else "cpu"
+    devices = _devices(options, spec)
     environ: Mapping[str, str] = os.environ
     if spec is not None:
         environ = {**environ, **{entry.name: entry.value for entry in spec.env if entry.value is not None}}
         words = _words(spec, environ, words)
-    resolved = resolve([*words, "--device", kind], environ, dry_run=True)
-    for warning in resolved.warnings:
-        print(f"slipway fit: warning: {warning}", file=sys.stderr)
-    return _estimate(resolved, envs.read(environ), device, options.devices)
+    return [_answer(words, environ, device, options.devices) for device in devices]
 
 
-def _estimate(
-    resolved: Resolved, environment: envs.Environment, device: Device, devices: int | None
-) -> Estimate:
+def _answer(words: list[str], environ: Mapping[str, str], device: Device, devices: int | None) -> Answer:
+    from slipway.exits import Exit
+    from slipway.fit import estimate
+    from slipway.fit.instead import instead
+    from slipway.load.errors import LoadError
+
+    @cache
+    def needs(arguments: tuple[tuple[str, int | str], ...], arch: int) -> Needs:
+        more = [text for name, value in arguments for text in (f"--{name.replace('_', '-')}", str(value))]
+        resolved = resolve([*words, *more, "--device", "cuda" if arch else "cpu"], environ, dry_run=True)
+        if not arguments and arch == device.arch:
+            for warning in resolved.warnings:
+                print(f"slipway fit: warning: {warning}", file=sys.stderr)
+        return _needs(resolved, envs.read(environ), arch)
+
+    def ask(arguments: Arguments, device: Device) -> Estimate | None:
+        try:
+            return estimate(needs(tuple(arguments.items()), device.arch), device)
+        except (ArgumentError, LoadError, Exit):
+            return None  # the engine would not start so
+
+    found = estimate(needs((), device.arch), device, devices)
+    return found, instead(found, ask)
+
+
+def _needs(resolved: Resolved, environment: envs.Environment, arch: int) -> Needs:
     from slipway.api.configure import engine_config  # what follows is not light
     from slipway.args.data_parallel import copies_here
     from slipway.engine.tokens import token_ids_of
-    from slipway.fit import estimate
     from slipway.fit.describe import describe
 
     config = engine_config(resolved, environment, frontends=resolved["api_server_count"])
-    needs = describe(config, device.arch, engines=copies_here(resolved), token_ids=token_ids_of(config))
-    return estimate(needs, device, devices)
+    return describe(config, arch, engines=copies_here(resolved), token_ids=token_ids_of(config))
 
 
 def _document(name: str, profile: str | None) -> ServiceSpec:
@@ -135,14 +165,18 @@ def _words(spec: ServiceSpec, environ: Mapping[str, str], given: list[str]) -> l
     return [model, *words_of(arguments(spec))]
 
 
-def _device(options: argparse.Namespace, spec: ServiceSpec | None) -> Device:
+def _devices(options: argparse.Namespace, spec: ServiceSpec | None) -> list[Device]:
     """Raises UnknownDevice, and _Refused where nothing says which."""
+    memory = _size(options.device_memory)
+    if options.node is None:
+        return [_device(options, spec, memory)]
+    return [_with(of_labels(documents.read_labels(node)), memory) for node in options.node]
+
+
+def _device(options: argparse.Namespace, spec: ServiceSpec | None, memory: int | None) -> Device:
     from slipway.service.devices import kind
 
-    memory = _size(options.device_memory)
     on_host = options.device == "cpu"
-    if options.node is not None:
-        return _with(of_labels(documents.read_labels(options.node)), memory)
     if options.device is None and memory is None:
         on_host = not driver.loaded() if spec is None else kind(spec) == "cpu"
         if not on_host:
@@ -157,7 +191,7 @@ def _device(options: argparse.Namespace, spec: ServiceSpec | None) -> Device:
 
 def _with(device: Device, memory: int | None) -> Device:
     """The device, of another memory where one is given."""
-    return Device(device.name, memory or device.memory, device.arch or _ANY_ARCH)
+    return replace(device, memory=memory or device.memory, arch=device.arch or _ANY_ARCH)
 
 
 def _host(memory: int | None) -> Device:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 MIB = 1 << 20
 PRODUCT, MEMORY = "nvidia.com/gpu.product", "nvidia.com/gpu.memory"
 MAJOR, MINOR = "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"
+COUNT = "nvidia.com/gpu.count"
 """Labels that NVIDIA's GPU feature discovery gives a node; memory in MiB."""
 _SLICE = "mig"
 """In the names of parts of a device, whose memory is in their labels alone."""
@@ -28,11 +29,13 @@ class Device:
 
     memory  bytes that processes may have of it together
     arch    compute capability, times ten; 0 where it is not CUDA's
+    count   how many a node has; 0: not known
     """
 
     name: str
     memory: int
     arch: int = 0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +108,13 @@ def of_labels(labels: Mapping[str, str]) -> Device:
 
     Raises UnknownDevice where they name none, or one that is not in the table without its memory.
     """
-    product, mib = labels.get(PRODUCT, ""), _number(labels, MEMORY)
+    product, mib, count = labels.get(PRODUCT, ""), _number(labels, MEMORY), _number(labels, COUNT)
     if not mib:
         if not product:
             raise UnknownDevice(f"The node has neither {MEMORY} nor {PRODUCT} among its labels.")
-        return named(product)
+        return replace(named(product), count=count)
     arch = 10 * _number(labels, MAJOR) + _number(labels, MINOR)
-    return Device(product or "GPU", int(mib * _SEEN * MIB), arch or _arch(product))
+    return Device(product or "GPU", int(mib * _SEEN * MIB), arch or _arch(product), count)
 
 
 def _number(labels: Mapping[str, str], name: str) -> int:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
+from slipway.exits import MAX_BYTES
 from slipway.fit.estimate import Estimate, RankEstimate
+from slipway.fit.instead import Instead
 from slipway.fit.short import gib
+
+Answer: TypeAlias = tuple[Estimate, Sequence[Instead]]
+"""Of one device, with what would fit."""
 
 PARTS = {
     "weights": "weights",
@@ -20,7 +26,7 @@ PARTS = {
 """Parts of `RankEstimate`, and what people call them."""
 
 
-def as_json(found: Estimate) -> dict[str, Any]:
+def as_json(found: Estimate, instead: Sequence[Instead] = ()) -> dict[str, Any]:
     """Sizes in bytes. `devices` has one part for each rank of an engine."""
     short = found.short
     return {
@@ -39,8 +45,28 @@ def as_json(found: Estimate) -> dict[str, Any]:
         "short": None
         if short is None
         else {"part": short.part, "message": short.message, "hint": short.hint},
+        "instead": [_change(one) for one in instead],
         "notes": list(found.needs.notes),
     }
+
+
+def _change(one: Instead) -> dict[str, int | str]:
+    return {**one.arguments, **({"device": one.device} if one.device else {})}
+
+
+def verdict(answers: Sequence[Answer]) -> bytes:
+    """The answers in brief, for whoever reads how a container ended; as many as have room there."""
+    kept = [_brief(*answer) for answer in answers]
+    while len(text := json.dumps({"fit": kept}).encode("ascii")) > MAX_BYTES:
+        kept.pop()
+    return text
+
+
+def _brief(found: Estimate, instead: Sequence[Instead]) -> dict[str, Any]:
+    brief: dict[str, Any] = {"device": found.device.name, "memory": found.device.memory, "fits": found.fits}
+    if found.short is not None:
+        brief |= {"short": found.short.message, "instead": [_change(one) for one in instead]}
+    return brief
 
 
 def _rank(rank: RankEstimate) -> dict[str, Any]:
@@ -50,12 +76,12 @@ def _rank(rank: RankEstimate) -> dict[str, Any]:
     }
 
 
-def as_table(found: Estimate) -> str:
+def as_table(found: Estimate, instead: Sequence[Instead] = ()) -> str:
     """What the JSON has, in lines for people."""
-    return "\n".join(_lines(found)) + "\n"
+    return "\n".join(_lines(found, instead)) + "\n"
 
 
-def _lines(found: Estimate) -> Iterator[str]:
+def _lines(found: Estimate, instead: Sequence[Instead]) -> Iterator[str]:
     needs, ranks = found.needs, found.ranks
     yield f"{needs.architecture} on {_place(found)}"
     yield ""
@@ -70,6 +96,8 @@ def _lines(found: Estimate) -> Iterator[str]:
     yield ""
     yield from _totals(found)
     yield from _verdict(found)
+    if instead:
+        yield f"It would fit {', or '.join(one.words for one in instead)}."
     yield from (f"note: {note}" for note in needs.notes)
 
 

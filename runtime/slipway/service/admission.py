@@ -16,6 +16,7 @@ from slipway.args.schema import CAMEL
 from slipway.service.bounds import BOUNDS, FILE_ROOTS, Bound
 from slipway.service.companions import OURS
 from slipway.service.crd.rules import listed, quoted
+from slipway.service.fit_pod import FIT
 from slipway.service.policy import CODE_ARGUMENTS, FILE, NAMELESS, NO_FILES, TEMPLATE
 from slipway.service.policy_values import KEYS, ONLY_WIDEN, Policy
 
@@ -25,8 +26,8 @@ UNSET = {key: json.dumps(getattr(Policy(), name)) for key, name in KEYS.items()}
 """What each setting is in CEL where the chart has no value for it."""
 LIVES = {"name": "lives", "expression": "!has(object.metadata.deletionTimestamp)"}
 """What is being deleted may lose its finalizers, whatever it asked for."""
-OF_OURS = {"app.kubernetes.io/name": "slipway", "app.kubernetes.io/managed-by": "slipway"}
-"""Labels of the pods of services."""
+OF_OURS = {"app.kubernetes.io/managed-by": "slipway"}
+"""Labels of the pods of services, and of those that ask before a rollout whether a model fits."""
 BOUNDING = [key for key, name in KEYS.items() if name not in ONLY_WIDEN]
 
 
@@ -65,7 +66,7 @@ def _of_pods() -> Node:
             _variable(
                 "named",
                 "(object.spec.containers + object.spec.?initContainers.orValue([]))"
-                f".filter(one, one.name in {listed(OURS)}).map(one, one.image)"
+                f".filter(one, one.name in {listed((*OURS, FIT))}).map(one, one.image)"
                 " + object.spec.?volumes.orValue([]).filter(one, has(one.image))"
                 ".map(one, one.image.reference)",
             ),

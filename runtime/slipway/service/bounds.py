@@ -409,6 +409,7 @@ FREE: Mapping[str, tuple[str, ...]] = {
         "spec.rollout.maxUnavailable",
         "spec.rollout.progressDeadlineSeconds",
         "spec.rollout.drainSeconds",
+        "spec.rollout.fit",
         "spec.rollout.template",
     ),
 }

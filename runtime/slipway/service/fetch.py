@@ -95,8 +95,10 @@ class Record:
         draft.replace(self._path)
 
 
-def fetch(bucket: Bucket, target: Path, progress: Progress) -> Fetched:
+def fetch(bucket: Bucket, target: Path, progress: Progress, skip: tuple[str, ...] = ()) -> Fetched:
     """Make `target` the folder, or the file, that the bucket has under its prefix.
+
+    skip  endings of the names of files that are not brought
 
     Files that an earlier fetch brought and the bucket no longer has are removed; others are left alone.
     Raises LoadError, and OSError where the target cannot be written.
@@ -107,7 +109,8 @@ def fetch(bucket: Bucket, target: Path, progress: Progress) -> Fetched:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _alone(places.beside("lock")) as parts:
             record = Record.read(places.beside("fetched.json"))
-            missing = [entry for entry in entries if not record.has(entry, places.file(entry))]
+            wanted = [entry for entry in entries if not (entry.name or bucket.uri).endswith(skip)]
+            missing = [entry for entry in wanted if not record.has(entry, places.file(entry))]
             folder = places.beside(parts)
             _check_space(target, missing, folder)
             _bring(bucket, places, missing, folder, record, progress)
@@ -118,7 +121,7 @@ def fetch(bucket: Bucket, target: Path, progress: Progress) -> Fetched:
         if error.errno not in FULL:
             raise
         raise _no_space(f"The disk became full while {bucket.uri} was fetched into {target}.") from None
-    return Fetched(len(entries), sum(entry.size for entry in entries))
+    return Fetched(len(wanted), sum(entry.size for entry in wanted))
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from slipway.service.fields import InvalidService
 from slipway.service.spec import ServiceSpec
 
-OURS = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/managed-by")
+NAME = "app.kubernetes.io/name"
+OURS = (NAME, "app.kubernetes.io/instance", "app.kubernetes.io/managed-by")
 """Keys by which Services find pods, and the operator what it made."""
 PLACES = (
     "runtime.podLabels",

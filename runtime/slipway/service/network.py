@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from slipway.service.engine import literals
 from slipway.service.facts import Facts
 from slipway.service.fields import written
-from slipway.service.labels import selector
+from slipway.service.labels import NAME, labels
 from slipway.service.pod import PORT
 from slipway.service.spec import ServiceSpec
 
@@ -29,7 +29,9 @@ def policy_spec(spec: ServiceSpec, facts: Facts) -> Object | None:
     clients, targets = spec.service.from_, spec.service.to
     if clients is None and targets is None:
         return None
-    made: Object = {"podSelector": {"matchLabels": selector(spec.name)}, "policyTypes": []}
+    # Also of the pod that asks whether the model fits, which no Service finds.
+    own = {key: value for key, value in labels(spec).items() if key != NAME}
+    made: Object = {"podSelector": {"matchLabels": own}, "policyTypes": []}
     if clients is not None:
         api = [{"port": PORT, "protocol": "TCP"}]
         # The metrics are on the API's port, and the operator asks there how far a server is.

@@ -351,6 +351,9 @@ class Rollout:
     """Seconds without progress after which a rollout counts as failed."""
     drain_seconds: Seconds | None = None
     """For running requests to finish: --drain-timeout, whose default it has where unset."""
+    fit: Literal["Enforce", "Off"] = "Enforce"
+    """Enforce: new pods with NVIDIA's devices start only if the model fits a device of the nodes, by the
+    estimate of `slipway fit`, where their labels say what devices they have. Off: nobody asks."""
     template: Literal["Pinned", "Latest"] = "Pinned"
     """Pinned: a newer operator changes no running pod. Latest: it rolls out its own template at once."""
     labels: Mapping[str, str] = field(default_factory=dict)
