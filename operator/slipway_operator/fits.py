@@ -53,9 +53,15 @@ def devices_of(nodes: Iterable[Object], whole: ServiceSpec, pod_spec: Object) ->
         said = labels(node)
         prefix = resource if f"{resource}.product" in said else GPU
         facts = tuple(said.get(f"{prefix}.{fact}", "") for fact in _FACTS)
-        if all(facts[:2]):
+        if facts[0] and _mib(facts):
             most[facts] = max(most.get(facts, 0), int(allocatable(node, resource)[0]))
-    return [_text(facts, count) for facts, count in sorted(most.items())][:MOST_KINDS]
+    # What does not fit the largest fits no smaller one.
+    largest = sorted(most.items(), key=lambda item: (-_mib(item[0]), item))
+    return [_text(facts, count) for facts, count in largest][:MOST_KINDS]
+
+
+def _mib(facts: tuple[str, ...]) -> int:
+    return int(facts[1]) if facts[1].isdecimal() else 0
 
 
 def _text(facts: tuple[str, ...], count: int) -> str:

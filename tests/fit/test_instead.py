@@ -11,6 +11,7 @@ from planned_needs import write_config
 
 from published_models import PUBLISHED, beyond, engine_of, words_of
 from slipway.cli.main import main
+from slipway.exits import MAX_BYTES
 from small_shapes import LLAMA
 
 LARGE = "qwen3-235b-a22b-fp8-tp4-h100"
@@ -74,3 +75,17 @@ def test_people_read_it_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["fit", str(folder), "--device", "T4"]) == 1
     said = "It would fit with --tensor-parallel-size 2, or with --quantization int4, or on A10.\n"
     assert said in capsys.readouterr().out
+
+
+def test_last_words_have_room_for_what_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = tmp_path / "last"
+    monkeypatch.setenv("SLIPWAY_TERMINATION_LOG", str(last))
+    folder = write_config(tmp_path / "model", PUBLISHED["llama-3-8b-a100-40gb"]["config"])
+    small = [f"nvidia.com/gpu.product=GPU-{n:050},nvidia.com/gpu.memory=9000" for n in range(20)]
+    nodes = [word for node in (*small, "nvidia.com/gpu.product=NVIDIA-L4") for word in ("--node", node)]
+    assert main(["fit", str(folder), *nodes]) == 0
+    said = last.read_bytes()
+    assert len(said) <= MAX_BYTES
+    answers = json.loads(said)["fit"]
+    assert 1 < len(answers) < 21
+    assert [one["fits"] for one in answers] == [True, *[False] * (len(answers) - 1)]

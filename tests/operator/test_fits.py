@@ -57,7 +57,20 @@ def test_what_no_pod_may_use_is_not_asked_for() -> None:
     assert devices(machine("a", L4), machine("b", H100, pool="large"), scheduling=placed) == [TEXT]
 
 
-@pytest.mark.parametrize("facts", [{}, {"product": "NVIDIA-L4"}, {"memory": "23034"}])
+def test_of_many_kinds_the_largest_are_asked_for() -> None:
+    kinds = [
+        machine(f"n{size}", {"product": f"GPU-{size}", "memory": f"{size}"}) for size in range(8000, 8009)
+    ]
+    asked = devices(*kinds)
+    assert [text.partition(",")[0] for text in asked] == [
+        f"nvidia.com/gpu.product=GPU-{size}" for size in range(8008, 8002, -1)
+    ]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{}, {"product": "NVIDIA-L4"}, {"memory": "23034"}, {"product": "NVIDIA-L4", "memory": "much"}],
+)
 def test_labels_that_do_not_say_both_product_and_memory_are_no_question(facts: dict[str, str]) -> None:
     assert devices(machine("a", facts)) == []
 

@@ -55,8 +55,9 @@ def _change(one: Instead) -> dict[str, int | str]:
 
 
 def verdict(answers: Sequence[Answer]) -> bytes:
-    """The answers in brief, for whoever reads how a container ended; as many as have room there."""
-    kept = [_brief(*answer) for answer in answers]
+    """The answers in brief, for whoever reads how a container ended: those where it fits, and as many others
+    as have room there."""
+    kept = sorted((_brief(*answer) for answer in answers), key=lambda one: not one["fits"])
     while len(text := json.dumps({"fit": kept}).encode("ascii")) > MAX_BYTES:
         kept.pop()
     return text
