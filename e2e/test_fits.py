@@ -123,6 +123,10 @@ def test_what_would_fit_does_and_what_runs_runs_on(cluster: Cluster, models: Nam
     models.apply(too_long)
     until(lambda: summary(models, named).startswith("NoDeviceFits: "), lambda: summary(models, named))
     assert models.the("deployment", named)["spec"]["template"] == template
+    suspended = {"spec": {"suspend": True}}
+    models.kubectl("patch", KIND, named, "--type=merge", f"--patch={json.dumps(suspended)}")
+    until(lambda: models.the("deployment", named)["spec"]["replicas"] == 0, "it is suspended all the same")
+    assert models.the("deployment", named)["spec"]["template"] == template
     longest = models.condition(named, "Fits")["message"].partition("maxModelLen: ")[2].partition(",")[0]
     patch = {"spec": {"engine": {"maxModelLen": int(longest)}}}
     models.kubectl("patch", KIND, named, "--type=merge", f"--patch={json.dumps(patch)}")
@@ -150,6 +154,13 @@ def test_nobody_is_asked_where_the_document_says_so_and_a_quota_holds_nothing_up
     named = unasked["metadata"]["name"]
     until(lambda: models.get("deployment", named), lambda: summary(models, named))
     assert not asking(models, named)
+    strange = of_document(models, name, "strange", beyond(PUBLISHED[name]))
+    strange["spec"]["service"] = {"from": []}
+    named = strange["metadata"]["name"]
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": named}}
+    models.apply({**policy, "spec": {"podSelector": {}, "policyTypes": []}}, strange)
+    until(lambda: models.get("deployment", named), lambda: summary(models, named))
+    assert f"{models.name}/{named}: rolling out unasked: NetworkPolicy {named}" in operator.log.read_text()
     models.kubectl("create", "quota", "none", "--hard=pods=0")
     until(lambda: models.the("quota", "none").get("status", {}).get("hard"), "the quota counts")
     bounded = of_document(models, name, "bounded", beyond(PUBLISHED[name]))

@@ -12,34 +12,49 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slipway.service.devices import kind, resource_name
+from slipway.service.devices import MIG, kind, resource_name
 from slipway.service.fields import camel
 from slipway.service.fit_pod import FIT
 from slipway.service.spec import ServiceSpec
-from slipway_operator import reasons
-from slipway_operator.demand import admitted, allocatable, labels, resources
+from slipway_operator import conditions, reasons
+from slipway_operator.demand import admitted, labels, resources
+from slipway_operator.memory import count
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, condition, is_over, name, shortened
 
 GPU = "nvidia.com/gpu"
 SHARES = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage")
 """With these a pod has a part of a device, of which its labels know nothing."""
+UNCOUNTED = ("cpuOffload", "speculative")
+"""How fields of spec.engine begin of which the estimate counts too much: it would refuse what runs."""
+PARTS = ("SHARED", "MIG")
+"""In a product's name: two of these may be parts of one device, and are no place for two ranks."""
 PATIENCE = datetime.timedelta(seconds=300)
-"""For the pod, from its making: a node that is found, an image that is pulled."""
+"""For the answer: a node that is found, an image that is pulled."""
 MOST_KINDS = 6
 """Of devices, of which the answers have room where the pod leaves them."""
-_FACTS = ("product", "memory", "compute.major", "compute.minor")
+_PASSING = "node.kubernetes.io/"
+"""Taints of nodes that are cordoned, or not ready: their devices are there."""
 _BYTES = 1 << 30
 
 log = logging.getLogger(__name__)
 
 
 def is_asked(whole: ServiceSpec, pod_spec: Object) -> bool:
-    """Whether labels of nodes say what devices the pod may get. With claims nothing does.
+    """Whether labels of nodes say what devices the pod may get, and who asks finds what must be known.
 
     whole  the document with its profile's parts
     """
-    return kind(whole) == "cuda" and bool(resource_name(whole)) and not resources(pod_spec) & set(SHARES)
+    affinity = pod_spec.get("affinity") or {}
+    placed = any("requiredDuringSchedulingIgnoredDuringExecution" in one for one in affinity.values())
+    made_by_the_pod = whole.model.path is not None and whole.init_containers
+    return (
+        kind(whole) == "cuda"
+        and bool(resource_name(whole))
+        and not resources(pod_spec) & set(SHARES)
+        and not any(field.startswith(UNCOUNTED) for field in whole.engine)
+        and not (placed or made_by_the_pod or whole.model.image)
+    )
 
 
 def devices_of(nodes: Iterable[Object], whole: ServiceSpec, pod_spec: Object) -> list[str]:
@@ -48,46 +63,73 @@ def devices_of(nodes: Iterable[Object], whole: ServiceSpec, pod_spec: Object) ->
     resource = resource_name(whole)
     most: dict[tuple[str, ...], int] = {}
     for node in nodes:
-        if not admitted(node, pod_spec) or not allocatable(node, resource)[0]:
+        if not admitted(_lasting(node), pod_spec) or resource not in _allocatable(node):
             continue
         said = labels(node)
-        prefix = resource if f"{resource}.product" in said else GPU
-        facts = tuple(said.get(f"{prefix}.{fact}", "") for fact in _FACTS)
-        if facts[0] and _mib(facts):
-            most[facts] = max(most.get(facts, 0), int(allocatable(node, resource)[0]))
+        # A name of an administrator's own may mean one of several kinds that a node has.
+        of_all = resource in (GPU, f"{GPU}.shared") or resource.startswith(MIG)
+        prefix = resource if f"{resource}.product" in said else GPU if of_all else ""
+        product, mib = said.get(f"{prefix}.product", ""), said.get(f"{prefix}.memory", "")
+        if not product or not mib.isdecimal() or not int(mib):
+            continue
+        # A slice has the capability of its device, which has no other label.
+        capability = (said.get(f"{GPU}.compute.{part}", "") for part in ("major", "minor"))
+        facts = (product, mib, *capability)
+        number = said.get(f"{prefix}.count", "")
+        whole_ones = not any(part in product for part in PARTS)
+        most[facts] = max(most.get(facts, 1), int(number) if whole_ones and number.isdecimal() else 1)
     # What does not fit the largest fits no smaller one.
-    largest = sorted(most.items(), key=lambda item: (-_mib(item[0]), item))
-    return [_text(facts, count) for facts, count in largest][:MOST_KINDS]
+    largest = sorted(most.items(), key=lambda item: (-int(item[0][1]), item))
+    return [_text(*facts, str(number)) for facts, number in largest][:MOST_KINDS]
 
 
-def _mib(facts: tuple[str, ...]) -> int:
-    return int(facts[1]) if facts[1].isdecimal() else 0
+def _text(*facts: str) -> str:
+    names = ("product", "memory", "compute.major", "compute.minor", "count")
+    return ",".join(f"{GPU}.{name}={value}" for name, value in zip(names, facts, strict=True) if value)
 
 
-def _text(facts: tuple[str, ...], count: int) -> str:
-    said = [f"{GPU}.{name}={value}" for name, value in zip(_FACTS, facts, strict=True) if value]
-    return ",".join([*said, f"{GPU}.count={count}"])
+def _lasting(node: Object) -> Object:
+    """The node without what says that it takes no pods now."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return {**node, "spec": {"taints": [one for one in taints if not one["key"].startswith(_PASSING)]}}
 
 
-def judged(service: str, pod: Object, live: Object | None, now: datetime.datetime) -> Finding | None:
+def _allocatable(node: Object) -> Object:
+    """Also what it has none of at this time, as while a device plugin starts anew."""
+    found: Object = (node.get("status") or {}).get("allocatable") or {}
+    return found
+
+
+def stands(resource: Object) -> Finding | None:
+    """What was said of this document before, where it fits nothing: no node in sight says otherwise."""
+    before = condition(resource, conditions.FITS) or {}
+    same = before.get("observedGeneration") == resource["metadata"].get("generation")
+    if not same or before.get("reason") != reasons.NO_DEVICE_FITS.name:
+        return None
+    return reasons.NO_DEVICE_FITS.found(str(before.get("message")))
+
+
+def judged(resource: Object, pod: Object, live: Object | None, now: datetime.datetime) -> Finding | None:
     """Why the rollout waits, by what the pod has said so far; None: it goes on.
 
     pod   that asks
     live  the same in the cluster, where it is there
     """
     answer = None if live is None else _answer(live)
-    if live is None or (answer is None and not is_over(live) and now - _made(live) < PATIENCE):
+    over = live is not None and is_over(live)
+    if answer is None and not over and now - _since(resource, live, now) < PATIENCE:
         waits = "" if live is None else _waits(live)
         return reasons.ASKING.found(f"Pod {name(pod)} asks whether the model fits the nodes' devices.{waits}")
     try:
         devices = _parsed(answer or "")
-    except (ValueError, KeyError, TypeError, AttributeError):
+        if any(device.fits for device in devices):
+            return None
+        return reasons.NO_DEVICE_FITS.found(_sentence(devices))
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         said = shortened(" ".join((answer or "it was not run").split()), 300)
+        service = f"{resource['metadata'].get('namespace')}/{name(resource)}"
         log.warning("%s: rolling out, though pod %s did not say what fits: %s", service, name(pod), said)
         return None
-    if any(device.fits for device in devices):
-        return None
-    return reasons.NO_DEVICE_FITS.found(_sentence(devices))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +158,22 @@ def _waits(pod: Object) -> str:
     return f" It waits: {shortened(str(said), 300)}" if said else ""
 
 
-def _made(pod: Object) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+def _since(resource: Object, live: Object | None, now: datetime.datetime) -> datetime.datetime:
+    """When the first pod was made that asks for this rollout: another is made where one is lost."""
+    before = condition(resource, conditions.FITS) or {}
+    times = [before.get("lastTransitionTime")] if before.get("reason") == reasons.ASKING.name else []
+    times += [live["metadata"].get("creationTimestamp")] if live is not None else []
+    return min((datetime.datetime.fromisoformat(time) for time in times if time), default=now)
 
 
 def _parsed(answer: str) -> list[_Device]:
     """Raises ValueError and others where it is none."""
     found = [
         _Device(
-            name=str(one["device"]),
-            memory=int(one["memory"]),
+            name=_plain(one["device"]),
+            memory=count(one["memory"]),
             fits=one["fits"] is True,
-            short=str(one.get("short", "")),
+            short=_plain(one.get("short", "")),
             instead=tuple(map(_change, one.get("instead", ()))),
         )
         for one in json.loads(answer)["fit"]
@@ -137,10 +183,17 @@ def _parsed(answer: str) -> list[_Device]:
     return found
 
 
+def _plain(text: object) -> str:
+    """As the API server keeps it: a text that it changed would be written again and again."""
+    if not isinstance(text, str):
+        raise TypeError
+    return shortened(text.encode("utf-8", "replace").decode(), 400)
+
+
 def _change(one: Mapping[str, Any]) -> str:
     if set(one) == {"device"}:
-        return f"on {one['device']}"
-    return "with " + " and ".join(f"spec.engine.{camel(key)}: {value}" for key, value in one.items())
+        return f"on {_plain(one['device'])}"
+    return "with " + " and ".join(f"spec.engine.{camel(key)}: {_plain(str(one[key]))}" for key in one)
 
 
 def _sentence(devices: list[_Device]) -> str:
@@ -148,6 +201,6 @@ def _sentence(devices: list[_Device]) -> str:
     largest = max(devices, key=lambda one: one.memory)
     would = f" It would fit {', or '.join(largest.instead)}." if largest.instead else ""
     return (
-        f"The model does not fit {names}. {shortened(largest.short, 400)}{would} "
+        f"The model does not fit {names}. {largest.short}{would} "
         "spec.rollout.fit: Off starts it all the same."
     )

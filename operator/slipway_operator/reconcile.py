@@ -12,14 +12,14 @@ from slipway.service.facts import Owner
 from slipway.service.fit_pod import fit_pod, is_fit_pod
 from slipway.service.intent import pod_template
 from slipway.service.profile import ServingProfile, check_profiled, misfits_of
-from slipway.service.render import network_policies
-from slipway.service.rollout import claims_of
+from slipway.service.render import deployment, network_policies
+from slipway.service.rollout import claims_of, exclusive_claims, said_of_room
 from slipway_operator import conditions, memory, reasons
 from slipway_operator.cluster import KINDS, MADE, OPTIONAL, SERVICE, Cluster, Object, Refused
 from slipway_operator.discovery import Claims, Nodes
 from slipway_operator.drift import foreign_env, needs_apply
 from slipway_operator.events import PodEvents, Recorder, transitions
-from slipway_operator.fits import devices_of, is_asked, judged
+from slipway_operator.fits import devices_of, is_asked, judged, stands
 from slipway_operator.informer import MANAGER, Children, Key, Store, place_of, slim
 from slipway_operator.pace import Pace, only_words_differ
 from slipway_operator.pod_findings import current_pods
@@ -29,6 +29,7 @@ from slipway_operator.progress import INTERVAL, Loading, memories
 from slipway_operator.reasons import Finding
 from slipway_operator.settings import Settings
 from slipway_operator.shapes import (
+    claims,
     controller,
     current_replica_set,
     is_false,
@@ -71,8 +72,8 @@ class Wanted:
     arguments: Finding | None = None
     """Whether the image takes them; None where it is the operator's own."""
     fit: Finding | None = None
-    """Why there are no objects though the document is in order: whether its model fits is asked, or it does
-    not."""
+    """Why pods stay as they are though the document is in order: it is asked whether its model fits, or it
+    fits nothing."""
 
 
 @dataclass(slots=True)
@@ -158,7 +159,7 @@ class Reconciler:
                 of_new = replace(facts, template=pinned.template)
                 fit = await self._waits_for_fit(resource, spec, whole, of_new)
                 if fit is not None:
-                    return Wanted(spec, arguments=arguments, fit=fit)
+                    return Wanted(spec, self._unrolled(resource, spec, facts), arguments=arguments, fit=fit)
             room = await no_room(
                 self._cluster, self.nodes, whole, pinned.template, self._own(resource, "Deployment")
             )
@@ -204,20 +205,47 @@ class Reconciler:
             return None
         devices = devices_of(await self.nodes.all(), whole, pod_spec)
         if not devices:
-            return None
+            return stands(resource)
         pod = fit_pod(spec, facts, devices)
+        held = exclusive_claims(spec, facts).keys() & claims(pod)
+        if held and self._own(resource, "Deployment"):
+            return None  # the pods that run may have it on another node
         await self._tidy(resource, pod)
         live = self._live(pod)
-        if live is None:
-            outcome = Outcome()
-            # Who may be reached is said before it looks for the model; what pods run under stays as it is.
-            missing = [policy for policy in network_policies(spec, facts) if self._live(policy) is None]
-            for item in (*missing, pod):
-                await self._apply_one(resource, item, outcome)
-            if problem := outcome.refused:
-                log.warning("%s: rolling out unasked: %s", "/".join(place_of(resource)), problem.message)
+        if live is None or not owned_by(live, resource):
+            live = None
+            if problem := await self._ask(resource, spec, facts, pod):
+                log.warning("%s: rolling out unasked: %s", "/".join(place_of(resource)), problem)
                 return None
-        return judged("/".join(place_of(resource)), pod, live, datetime.datetime.now(datetime.UTC))
+        return judged(resource, pod, live, datetime.datetime.now(datetime.UTC))
+
+    async def _ask(self, resource: Object, spec: ServiceSpec, facts: Facts, pod: Object) -> str | None:
+        """Make the pod that asks whether the model fits, and before it what says whom it may reach; why that
+        cannot be, or None."""
+        outcome = Outcome()
+        policies = [one for one in network_policies(spec, facts) if not self._selects_as_wanted(one)]
+        for item in (*policies, pod):
+            await self._apply_one(resource, item, outcome)
+            if outcome.refused or outcome.conflict or outcome.left_over:
+                return (
+                    outcome.refused.message
+                    if outcome.refused
+                    else f"{item['kind']} {name(item)} is not ours."
+                )
+        return None
+
+    def _selects_as_wanted(self, policy: Object) -> bool:
+        """Whether a NetworkPolicy is there for the pods of this one; the rest stays as pods know it."""
+        live = self._live(policy)
+        return live is not None and live["spec"]["podSelector"] == policy["spec"]["podSelector"]
+
+    def _unrolled(self, resource: Object, spec: ServiceSpec, facts: Facts) -> tuple[Object, ...]:
+        """The Deployment with the template that runs, if one does: replicas and suspend wait for nobody."""
+        live, revision = self._own(resource, "Deployment"), in_force(self._revisions(resource), spec)
+        if live is None or revision is None:
+            return ()
+        room = said_of_room(live["metadata"].get("annotations") or {})
+        return (deployment(spec, replace(facts, template=revision["data"]["template"], no_room=room)),)
 
     async def _tidy(self, resource: Object, asked: Object | None = None) -> None:
         """Delete the pods that ask whether the model fits, but for the one that is asked now."""
@@ -229,9 +257,11 @@ class Reconciler:
                 await self._writer.delete(item, store)
 
     def _pinned(self, resource: Object, spec: ServiceSpec, facts: Facts) -> Pinned:
+        return pin(spec, facts, in_force(self._revisions(resource), spec), pod_template)
+
+    def _revisions(self, resource: Object) -> list[Object]:
         revisions = self._children.of("ControllerRevision", place_of(resource))
-        own = [revision for revision in revisions if owned_by(revision, resource)]
-        return pin(spec, facts, in_force(own, spec), pod_template)
+        return [revision for revision in revisions if owned_by(revision, resource)]
 
     async def _exclusive_claims(self, resource: Object, spec: ServiceSpec) -> dict[str, str]:
         """The claims that not every node can mount, with their modes, where the document does not say it."""
@@ -250,7 +280,7 @@ class Reconciler:
             return outcome  # refused now, it may have been served before: what runs, runs on
         for item in wanted.objects:
             await self._apply_one(resource, item, outcome)
-        if not outcome.refused:
+        if not outcome.refused and wanted.fit is None:
             await self._prune(resource, wanted)
         return outcome
 

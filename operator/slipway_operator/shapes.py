@@ -62,13 +62,15 @@ def is_over(pod: Object) -> bool:
 def users(pods: Iterable[Object], claim: str) -> frozenset[str]:
     """The uids of the pods that have a node and mount this claim: Kubernetes keeps it for them."""
     return frozenset(
-        uid(pod) for pod in pods if pod["spec"].get("nodeName") and not is_over(pod) and claim in _claims(pod)
+        uid(pod) for pod in pods if pod["spec"].get("nodeName") and not is_over(pod) and claim in claims(pod)
     )
 
 
-def _claims(pod: Object) -> set[str]:
+def claims(pod: Object) -> set[str]:
+    """The names of the PersistentVolumeClaims that it mounts."""
     volumes = pod["spec"].get("volumes") or ()
-    return {str((one.get("persistentVolumeClaim") or {}).get("claimName")) for one in volumes}
+    named = ((one.get("persistentVolumeClaim") or {}).get("claimName") for one in volumes)
+    return {str(claim) for claim in named if claim}
 
 
 def sidecars(pod: Object) -> frozenset[str]:

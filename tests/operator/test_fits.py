@@ -12,7 +12,7 @@ from as_printed import MADE, NOW, Object, kept, node, resource
 from slipway.service import Facts, ServiceSpec, from_mapping, render
 from slipway.service.fit_pod import FIT
 from slipway_operator import conditions, reasons
-from slipway_operator.fits import PATIENCE, devices_of, is_asked, judged
+from slipway_operator.fits import PATIENCE, devices_of, is_asked, judged, stands
 from slipway_operator.status import Observed, status
 
 GPU = "nvidia.com/gpu"
@@ -22,6 +22,8 @@ TEXT = (
     "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3,nvidia.com/gpu.memory=81559,nvidia.com/gpu.compute.major=9,"
     "nvidia.com/gpu.compute.minor=0,nvidia.com/gpu.count=8"
 )
+TERM = {"matchExpressions": [{"key": "pool", "operator": "Exists"}]}
+PLACED = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [TERM]}}
 POD = {"metadata": {"name": "demo-fit-1"}}
 
 
@@ -36,6 +38,10 @@ def machine(name: str, facts: dict[str, str], count: int = 8, resource: str = GP
     return made
 
 
+def counted(facts: dict[str, str], count: int) -> dict[str, str]:
+    return {**facts, "count": str(count)}
+
+
 def devices(*nodes: Object, **spec: Any) -> list[str]:
     whole = spec_of(**spec)
     pod_spec = render(whole, Facts())[0]["spec"]["template"]["spec"]
@@ -45,16 +51,25 @@ def devices(*nodes: Object, **spec: Any) -> list[str]:
 
 def test_each_kind_of_device_is_asked_for_once_with_the_most_that_a_node_has() -> None:
     small = "nvidia.com/gpu.product=NVIDIA-L4,nvidia.com/gpu.memory=23034,nvidia.com/gpu.count=1"
-    assert devices(machine("a", H100, 4), machine("b", H100), machine("c", L4, 1)) == [TEXT, small]
+    nodes = machine("a", counted(H100, 4)), machine("b", counted(H100, 8)), machine("c", L4)
+    assert devices(*nodes) == [TEXT, small]
 
 
 def test_what_no_pod_may_use_is_not_asked_for() -> None:
-    tainted, cordoned = machine("a", L4), machine("b", L4)
+    tainted, bare = machine("a", L4), machine("c", L4)
     tainted["spec"] = {"taints": [{"key": "team", "value": "other", "effect": "NoSchedule"}]}
-    cordoned["spec"] = {"unschedulable": True}
-    assert devices(tainted, cordoned, machine("c", L4, 0)) == []
+    del bare["status"]["allocatable"][GPU]
+    assert devices(tainted, bare) == []
     placed = {"nodeSelector": {"pool": "large"}}
-    assert devices(machine("a", L4), machine("b", H100, pool="large"), scheduling=placed) == [TEXT]
+    large = machine("b", counted(H100, 8), pool="large")
+    assert devices(machine("a", L4), large, scheduling=placed) == [TEXT]
+
+
+def test_a_node_that_takes_no_pods_now_has_its_devices_all_the_same() -> None:
+    cordoned = machine("a", counted(H100, 8), count=0)  # its device plugin starts anew
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    cordoned["spec"] = {"unschedulable": True, "taints": [taint]}
+    assert devices(cordoned) == [TEXT]
 
 
 def test_of_many_kinds_the_largest_are_asked_for() -> None:
@@ -76,10 +91,28 @@ def test_labels_that_do_not_say_both_product_and_memory_are_no_question(facts: d
 
 
 def test_a_slice_of_a_device_has_labels_of_its_own() -> None:
-    facts = {"product": "NVIDIA-A100-MIG-1g.10gb", "memory": "9856"}
+    facts = {"product": "NVIDIA-A100-MIG-1g.10gb", "memory": "9856", "count": "7"}
+    whole = {f"{GPU}.compute.major": "8", f"{GPU}.compute.minor": "0", f"{GPU}.memory": "81920"}
     sliced = {"vendor": "nvidia", "profile": "1g.10gb"}
-    (asked,) = devices(machine("a", facts, 7, "nvidia.com/mig-1g.10gb"), devices=sliced)
-    assert asked.startswith("nvidia.com/gpu.product=NVIDIA-A100-MIG-1g.10gb,nvidia.com/gpu.memory=9856,")
+    (asked,) = devices(machine("a", facts, 7, "nvidia.com/mig-1g.10gb", **whole), devices=sliced)
+    assert asked == (
+        "nvidia.com/gpu.product=NVIDIA-A100-MIG-1g.10gb,nvidia.com/gpu.memory=9856,"
+        "nvidia.com/gpu.compute.major=8,nvidia.com/gpu.compute.minor=0,nvidia.com/gpu.count=1"
+    )
+
+
+def test_parts_of_devices_are_no_place_for_ranks() -> None:
+    (asked,) = devices(machine("a", {"product": "Tesla-T4-SHARED", "memory": "15360", "count": "4"}))
+    assert asked.endswith("nvidia.com/gpu.count=1")
+
+
+def test_a_resource_of_an_administrator_s_own_name_needs_labels_of_that_name() -> None:
+    own = {"vendor": "nvidia", "resource": "nvidia.com/a100"}
+    several = machine("a", L4)
+    several["status"]["allocatable"]["nvidia.com/a100"] = "1"
+    assert devices(several, devices=own) == []
+    labelled = {"product": "NVIDIA-A100", "memory": "40960"}
+    assert len(devices(machine("a", labelled, 1, "nvidia.com/a100"), devices=own)) == 1
 
 
 @pytest.mark.parametrize(
@@ -89,6 +122,11 @@ def test_a_slice_of_a_device_has_labels_of_its_own() -> None:
         {"devices": {"claims": ["gpus"]}},
         {"devices": {"vendor": "amd"}, "runtime": {"image": "registry.example/rocm:1"}},
         {"resources": {"nvidia.com/gpumem": 8000}},
+        {"engine": {"cpuOffloadGb": 10}},
+        {"engine": {"speculativeConfig": {"model": "org/draft", "num_speculative_tokens": 3}}},
+        {"model": {"image": {"reference": "registry.example/model:1"}}},
+        {"initContainers": [{"name": "own", "image": "registry.example/own:1"}]},
+        {"scheduling": {"affinity": {"nodeAffinity": PLACED}}},
     ],
 )
 def test_where_labels_do_not_say_what_a_pod_gets_nobody_is_asked(spec: dict[str, Any]) -> None:
@@ -109,9 +147,9 @@ def answered(answer: object, code: int = 1) -> Object:
     return asked({"terminated": {"exitCode": code, "message": text}}, "Failed" if code else "Succeeded")
 
 
-def verdict(live: Object | None, age: float = 10) -> reasons.Finding | None:
+def verdict(live: Object | None, age: float = 10, status: Object | None = None) -> reasons.Finding | None:
     made = datetime.datetime.fromisoformat(MADE)
-    return judged("models/demo", POD, live, made + datetime.timedelta(seconds=age))
+    return judged(resource(status=status), POD, live, made + datetime.timedelta(seconds=age))
 
 
 def of(device: str, fits: bool, memory: int = 24, **more: Any) -> dict[str, Any]:
@@ -169,6 +207,11 @@ def test_where_none_fits_the_message_says_what_would_in_the_documents_words() ->
         {"fit": [{"device": "L4"}]},
         {"fit": {"fits": False}},
         {"fit": [of("L4", False, instead=[3])]},
+        {"fit": [of("L4", False, short=["x"])]},
+        '{"fit": [{"device": "L4", "memory": 1e999, "fits": false}]}',
+        '{"fit": [{"device": "L4", "memory": ' + "9" * 400 + ', "fits": false}]}',
+        "[" * 4000,
+        '{"fit": [{"device": "L4", "memory": 1, "fits": false, "short": ' + "[" * 990 + "]" * 990 + "}]}",
     ],
 )
 def test_what_is_no_answer_holds_nothing_up_and_is_logged(answer: object, caplog) -> None:
@@ -184,6 +227,35 @@ def test_a_pod_that_never_begins_or_is_evicted_holds_nothing_up() -> None:
         verdict(kept({**asked({}), "kind": "Pod", "status": {"phase": "Failed", "reason": "Evicted"}}))
         is None
     )
+
+
+def test_what_the_api_server_would_change_is_changed_before() -> None:
+    found = verdict(answered('{"fit": [{"device": "L\\ud8004", "memory": 1, "fits": false}]}'))
+    assert found is not None
+    assert "L?4" in found.message
+
+
+def told(reason: str, since: str = MADE, generation: int = 1) -> Object:
+    """A status that says this of Fits."""
+    known = {"type": "Fits", "status": "Unknown", "reason": reason, "message": "As told.",
+             "observedGeneration": generation, "lastTransitionTime": since}  # fmt: skip
+    return {"conditions": [known]}
+
+
+def test_another_pod_for_the_same_question_waits_no_longer() -> None:
+    long_ago = told("Asking", "2026-08-22T10:00:00Z")
+    assert verdict(None, status=long_ago) is None
+    assert verdict(asked({"running": {}}), status=long_ago) is None
+    assert verdict(asked({"running": {}}), status=told("NoDeviceFits", "2026-08-22T10:00:00Z")) is not None
+
+
+def test_a_refusal_stands_while_no_node_is_in_sight_and_for_its_document_alone() -> None:
+    found = stands(resource(status=told("NoDeviceFits")))
+    assert found is not None
+    assert (found.reason.name, found.message) == ("NoDeviceFits", "As told.")
+    assert stands(resource(status=told("NoDeviceFits", generation=0))) is None
+    assert stands(resource(status=told("Asking"))) is None
+    assert stands(resource()) is None
 
 
 def whole(found: reasons.Finding, **observed: Any) -> dict[str, dict[str, Any]]:

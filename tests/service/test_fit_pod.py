@@ -39,7 +39,7 @@ def server(spec: ServiceSpec) -> dict[str, Any]:
 def test_it_asks_of_the_servers_arguments_with_its_image_and_secrets() -> None:
     spec = spec_of(
         engine={"tensorParallelSize": 2},
-        secrets={"hubToken": {"name": "hub", "key": "token"}},
+        secrets={"hubToken": {"name": "hub", "key": "token"}, "apiKey": {"name": "api", "key": "key"}},
         env=[
             {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
             {"name": "HF_ENDPOINT", "value": "https://hub"},
@@ -53,7 +53,8 @@ def test_it_asks_of_the_servers_arguments_with_its_image_and_secrets() -> None:
     assert shlex.join(container["args"]) == f"fit {words} {nodes}"
     own = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
     assert own in container["env"]
-    rest = [entry for entry in serving["env"] if entry["name"] != "NVIDIA_VISIBLE_DEVICES"]
+    left_out = ("NVIDIA_VISIBLE_DEVICES", "VLLM_API_KEY")
+    rest = [entry for entry in serving["env"] if entry["name"] not in left_out]
     assert [entry for entry in container["env"] if entry != own] == rest
     assert container["securityContext"] == serving["securityContext"]
 
@@ -81,7 +82,8 @@ def test_it_has_no_device_no_port_and_nothing_that_counts_replicas() -> None:
     (container,) = pod["containers"]
     assert container["resources"]["limits"] == {"memory": "1Gi"}
     assert not {"ports", "readinessProbe", "livenessProbe"} & container.keys()
-    assert not {"topologySpreadConstraints", "priorityClassName"} & pod.keys()
+    assert "topologySpreadConstraints" not in pod
+    assert pod["priorityClassName"] == "high"
     assert pod["restartPolicy"] == "Never"
 
 
@@ -112,7 +114,19 @@ def test_a_claim_that_caches_stays_with_the_server_and_one_with_the_model_is_mou
     volumes = {volume["name"]: volume for volume in asking(spec_of(model=model))["spec"]["volumes"]}
     assert volumes["cache"] == {"name": "cache", "emptyDir": {"sizeLimit": "2Gi"}}
     assert volumes["model"]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
-    assert "shm" not in volumes
+    assert not {"shm", "tls"} & volumes.keys()
+
+
+def test_claims_that_no_configuration_lies_in_are_not_bound_by_it() -> None:
+    volumes = [
+        {"name": "scratch", "mountPath": "/scratch", "pvc": {"name": "scratch"}},
+        {"name": "pages", "mountPath": "/mnt/pages", "emptyDir": {}},
+        {"name": "models", "mountPath": "/models", "pvc": {"name": "models"}},
+        {"name": "vault", "mountPath": "/vault", "csi": {"driver": "secrets-store.csi.k8s.io"}},
+    ]
+    model = {"path": "/models/one"}
+    made = asking(spec_of(model=model, volumes=volumes, secrets={"tls": {"name": "certificates"}}))["spec"]
+    assert {volume["name"] for volume in made["volumes"]} == {"tmp", "cache", "models", "vault"}
 
 
 def test_of_a_bucket_all_but_the_weights_is_fetched() -> None:
@@ -123,6 +137,7 @@ def test_of_a_bucket_all_but_the_weights_is_fetched() -> None:
     (fetch,) = asking(spec)["spec"]["initContainers"]
     assert fetch["args"][-1] == "--without-weights"
     assert "nvidia.com/gpu" not in fetch["resources"].get("limits", {})
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in fetch["env"]
 
 
 @pytest.mark.parametrize(

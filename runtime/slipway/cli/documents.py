@@ -97,7 +97,7 @@ def read_profiles(files: Sequence[str], specs: Sequence[ServiceSpec]) -> dict[st
 def read_labels(name: str) -> dict[str, str]:
     """Those of a node, as `kubectl get node NAME --output yaml` prints it or as KEY=VALUE,KEY=VALUE. Raises
     InvalidService."""
-    if "=" in name and not Path(name).exists():
+    if "=" in name and "nvidia.com/" in name:
         return dict(label.partition("=")[::2] for label in name.split(","))
     match parse_yaml(_text(name), "Node"):
         case {"kind": "Node", "metadata": {"labels": dict(labels)}}:

@@ -28,7 +28,7 @@ class Device:
     """What is known of a device, or of a host whose processors compute.
 
     memory  bytes that processes may have of it together
-    arch    compute capability, times ten; 0 where it is not CUDA's
+    arch    compute capability, times ten, as kernels count it; 0 where it is not CUDA's
     count   how many a node has; 0: not known
     """
 
@@ -43,7 +43,7 @@ class Fact:
     """A device of the table.
 
     mib     all of its memory, as the vendor's tool reports it
-    arch    as of `Device`
+    arch    its compute capability, times ten
     source  where that is written
     seen    the share of it that processes are given
     """
@@ -56,7 +56,7 @@ class Fact:
 
     @property
     def device(self) -> Device:
-        return Device(self.name, int(self.mib * self.seen * MIB), self.arch)
+        return Device(self.name, int(self.mib * self.seen * MIB), _counted(self.arch))
 
 
 _MODAL = "https://github.com/modal-labs/modal-client/pull/2797"
@@ -114,7 +114,12 @@ def of_labels(labels: Mapping[str, str]) -> Device:
             raise UnknownDevice(f"The node has neither {MEMORY} nor {PRODUCT} among its labels.")
         return replace(named(product), count=count)
     arch = 10 * _number(labels, MAJOR) + _number(labels, MINOR)
-    return Device(product or "GPU", int(mib * _SEEN * MIB), arch or _arch(product), count)
+    return Device(product or "GPU", int(mib * _SEEN * MIB), _counted(arch) or _arch(product), count)
+
+
+def _counted(arch: int) -> int:
+    """As kernels count it: 12.x has the instructions of 8.9."""
+    return arch if arch < 120 else 89
 
 
 def _number(labels: Mapping[str, str], name: str) -> int:

@@ -11,9 +11,10 @@ from typing import Any
 from slipway.service.companions import FETCH, SERVER
 from slipway.service.facts import Facts
 from slipway.service.labels import NAME
-from slipway.service.pod import for_kubelet, pod_template
+from slipway.service.pod import OF_SERVER, as_given, for_kubelet, pod_template
 from slipway.service.render import metadata
 from slipway.service.spec import ServiceSpec
+from slipway.service.storage import OURS, within
 
 Object = dict[str, Any]
 
@@ -21,10 +22,11 @@ FIT = "fit"
 """Its container."""
 SECONDS = 600
 """After which the kubelet ends it."""
-_LEFT_OUT = ("topologySpreadConstraints", "priorityClassName", "resourceClaims", "initContainers")
-"""Of the server's pod: what counts its replicas, what would push others off a node, and its devices."""
+_LEFT_OUT = ("topologySpreadConstraints", "resourceClaims", "initContainers")
+"""Of the server's pod: what counts its replicas, its devices, and what else runs in it."""
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 """A Llama of 405 B takes a second and 60 MiB; a large tokenizer takes more."""
+_SEEN = "NVIDIA_VISIBLE_DEVICES"
 _NEAR_DEVICES = {
     "weight": 100,
     "preference": {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "Exists"}]},
@@ -60,8 +62,16 @@ def fit_pod(spec: ServiceSpec, facts: Facts, devices: Sequence[str]) -> Object:
 
 
 def _pod(server: Mapping[str, Any], devices: Sequence[str]) -> Object:
-    containers = [_fit(one, devices) for one in server["containers"] if one["name"] == SERVER]
-    before = [_fetch(one) for one in server.get("initContainers", ()) if one["name"] == FETCH]
+    volumes = {volume["name"]: volume for volume in server["volumes"]}
+    (serving,) = (one for one in server["containers"] if one["name"] == SERVER)
+    model = as_given(serving["args"][1])
+
+    def mounts(container: Mapping[str, Any]) -> Object:
+        kept = [one for one in container["volumeMounts"] if _is_read(volumes[one["name"]], one, model)]
+        return {**container, "volumeMounts": kept}
+
+    fetches = [one for one in server.get("initContainers", ()) if one["name"] == FETCH]
+    before, containers = [_fetch(mounts(one)) for one in fetches], [_fit(mounts(serving), devices)]
     mounted = {mount["name"] for one in (*before, *containers) for mount in one["volumeMounts"]}
     return {
         **{field: value for field, value in server.items() if field not in _LEFT_OUT},
@@ -77,18 +87,29 @@ def _pod(server: Mapping[str, Any], devices: Sequence[str]) -> Object:
     }
 
 
+def _is_read(volume: Mapping[str, Any], mount: Mapping[str, Any], model: str) -> bool:
+    """Whether the configuration may lie there. A claim that nobody reads could be bound to the wrong node."""
+    if volume["name"] in OURS or not volume.keys() & {"persistentVolumeClaim", "emptyDir"}:
+        return volume["name"] not in OF_SERVER
+    return model == mount["mountPath"] or within(model, mount["mountPath"])
+
+
 def _fit(server: Mapping[str, Any], devices: Sequence[str]) -> Object:
-    kept = {"image", "imagePullPolicy", "securityContext", "terminationMessagePolicy"}
+    kept = {"image", "imagePullPolicy", "securityContext", "terminationMessagePolicy", "volumeMounts"}
     nodes = [word for labels in devices for word in ("--node", for_kubelet(labels))]
-    env = [entry for entry in server["env"] if entry["name"] != "NVIDIA_VISIBLE_DEVICES"]
     return {
         **{field: server[field] for field in kept if field in server},
         "name": FIT,
         "args": [FIT, *_without_device(server["args"][1:]), *nodes],
-        "env": [*env, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+        "env": _environment(server),
         "resources": _RESOURCES,
-        "volumeMounts": [mount for mount in server["volumeMounts"] if mount["name"] != "shm"],
     }
+
+
+def _environment(container: Mapping[str, Any]) -> list[Object]:
+    """No device is seen, and the server's key is for its clients."""
+    kept = [entry for entry in container["env"] if entry["name"] not in (_SEEN, "VLLM_API_KEY")]
+    return [*kept, {"name": _SEEN, "value": "void"}]
 
 
 def _without_device(words: Sequence[str]) -> list[str]:
@@ -101,6 +122,7 @@ def _fetch(container: Mapping[str, Any]) -> Object:
     return {
         **container,
         "args": [*container["args"], "--without-weights"],
+        "env": _environment(container),
         "resources": _RESOURCES,
     }
 
