@@ -14,7 +14,7 @@ from e2e.ground.names import NODE
 from e2e.ground.node import Cluster
 from e2e.images.release import Released
 from e2e.operators import Namespace, Object, Operator, define, fresh_namespace, service, undefine, until
-from published_models import PUBLISHED, beyond, engine_of
+from e2e.published_models import PUBLISHED, beyond, engine_of
 from slipway.fit import devices
 from slipway.service.fields import camel
 

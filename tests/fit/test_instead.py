@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.published_models import PUBLISHED, beyond, engine_of, words_of
 from planned_needs import write_config
 
-from published_models import PUBLISHED, beyond, engine_of, words_of
 from slipway.cli.main import main
 from slipway.exits import MAX_BYTES
 from small_shapes import LLAMA

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.published_models import PUBLISHED
 from planned_needs import needs_of, write_config
 
-from published_models import PUBLISHED
 from slipway.fit import estimate, named
 
 WITHIN = 0.1

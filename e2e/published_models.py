@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "fit" / "published"
+FOLDER = Path(__file__).parents[1] / "tests" / "fit" / "published"
 PUBLISHED: dict[str, dict[str, Any]] = {
     path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))
 }
