@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,7 @@ GPU = "nvidia.com/gpu"
 SLOW = "qwen3-235b-a22b-fp8-tp4-h100"
 """Planned in minutes where cores are few: its experts are many."""
 DEVICES = sorted({str(document["device"]) for document in PUBLISHED.values()})
-FACTS = ("product", "memory", "compute.major", "compute.minor")
+FACTS = ("product", "memory", "count", "compute.major", "compute.minor")
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,7 @@ def label(cluster: Cluster, device: str | None) -> None:
     facts = {} if fact is None else {
         "product": f"NVIDIA-{fact.name.replace(' ', '-')}",
         "memory": str(fact.mib),
+        "count": "8",
         "compute.major": str(fact.arch // 10),
         "compute.minor": str(fact.arch % 10),
     }  # fmt: skip
@@ -127,8 +129,12 @@ def test_what_would_fit_does_and_what_runs_runs_on(cluster: Cluster, models: Nam
     models.kubectl("patch", KIND, named, "--type=merge", f"--patch={json.dumps(suspended)}")
     until(lambda: models.the("deployment", named)["spec"]["replicas"] == 0, "it is suspended all the same")
     assert models.the("deployment", named)["spec"]["template"] == template
-    longest = models.condition(named, "Fits")["message"].partition("maxModelLen: ")[2].partition(",")[0]
-    patch = {"spec": {"engine": {"maxModelLen": int(longest)}}}
+    found = re.search(
+        r"It would fit with spec.engine.maxModelLen: (\d+)", models.condition(named, "Fits")["message"]
+    )
+    assert found is not None
+    longest = found[1]
+    patch = {"spec": {"suspend": False, "engine": {"maxModelLen": int(longest)}}}
     models.kubectl("patch", KIND, named, "--type=merge", f"--patch={json.dumps(patch)}")
 
     def arguments() -> list[str]:

@@ -76,11 +76,12 @@ def devices_of(nodes: Iterable[Object], whole: ServiceSpec, pod_spec: Object) ->
         capability = (said.get(f"{GPU}.compute.{part}", "") for part in ("major", "minor"))
         facts = (product, mib, *capability)
         number = said.get(f"{prefix}.count", "")
-        whole_ones = not any(part in product for part in PARTS)
-        most[facts] = max(most.get(facts, 1), int(number) if whole_ones and number.isdecimal() else 1)
+        if any(part in product for part in PARTS):
+            number = "1"
+        most[facts] = max(most.get(facts, 0), int(number) if number.isdecimal() else 0)
     # What does not fit the largest fits no smaller one.
     largest = sorted(most.items(), key=lambda item: (-int(item[0][1]), item))
-    return [_text(*facts, str(number)) for facts, number in largest][:MOST_KINDS]
+    return [_text(*facts, str(number or "")) for facts, number in largest][:MOST_KINDS]
 
 
 def _text(*facts: str) -> str:

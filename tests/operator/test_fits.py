@@ -50,7 +50,7 @@ def devices(*nodes: Object, **spec: Any) -> list[str]:
 
 
 def test_each_kind_of_device_is_asked_for_once_with_the_most_that_a_node_has() -> None:
-    small = "nvidia.com/gpu.product=NVIDIA-L4,nvidia.com/gpu.memory=23034,nvidia.com/gpu.count=1"
+    small = "nvidia.com/gpu.product=NVIDIA-L4,nvidia.com/gpu.memory=23034"
     nodes = machine("a", counted(H100, 4)), machine("b", counted(H100, 8)), machine("c", L4)
     assert devices(*nodes) == [TEXT, small]
 
