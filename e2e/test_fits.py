@@ -89,6 +89,14 @@ def summary(models: Namespace, name: str) -> str:
     return str((models.the(KIND, name).get("status") or {}).get("summary"))
 
 
+def until_refused(models: Namespace, name: str) -> None:
+    until(lambda: summary(models, name).startswith("NoDeviceFits: "), lambda: summary(models, name))
+
+
+def until_rolled_out(models: Namespace, name: str) -> None:
+    until(lambda: models.get("deployment", name), lambda: summary(models, name))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_what_documents_run_is_rolled_out_and_what_is_beyond_it_is_not_scheduled(
     cluster: Cluster, models: Namespace, device: str
@@ -100,8 +108,8 @@ def test_what_documents_run_is_rolled_out_and_what_is_beyond_it_is_not_scheduled
         models.apply(of_document(models, name, "beyond", beyond(PUBLISHED[name])))
     for name in (name.replace(".", "-") for name in names):
         refused, fits = f"{name}-beyond", f"{name}-fits"
-        until(lambda: summary(models, refused).startswith("NoDeviceFits: "), lambda: summary(models, refused))  # noqa: B023
-        until(lambda: models.get("deployment", fits), lambda: summary(models, fits))  # noqa: B023
+        until_refused(models, refused)
+        until_rolled_out(models, fits)
         found = models.condition(refused, "Fits")
         assert found["status"] == "False"
         assert f"NVIDIA-{device.replace(' ', '-')}" in found["message"]
@@ -119,11 +127,11 @@ def test_what_would_fit_does_and_what_runs_runs_on(cluster: Cluster, models: Nam
     too_long = of_document(models, name, "edited", beyond(PUBLISHED[name]))
     named = too_long["metadata"]["name"]
     models.apply(of_document(models, name, "edited", {}))
-    until(lambda: models.get("deployment", named), lambda: summary(models, named))
+    until_rolled_out(models, named)
     template = models.the("deployment", named)["spec"]["template"]
     until(lambda: not asking(models, named), "the pod that asked is gone")
     models.apply(too_long)
-    until(lambda: summary(models, named).startswith("NoDeviceFits: "), lambda: summary(models, named))
+    until_refused(models, named)
     assert models.the("deployment", named)["spec"]["template"] == template
     suspended = {"spec": {"suspend": True}}
     models.kubectl("patch", KIND, named, "--type=merge", f"--patch={json.dumps(suspended)}")
@@ -158,19 +166,19 @@ def test_nobody_is_asked_where_the_document_says_so_and_a_quota_holds_nothing_up
     unasked["spec"]["rollout"] = {"fit": "Off"}
     models.apply(unasked)
     named = unasked["metadata"]["name"]
-    until(lambda: models.get("deployment", named), lambda: summary(models, named))
+    until_rolled_out(models, named)
     assert not asking(models, named)
     strange = of_document(models, name, "strange", beyond(PUBLISHED[name]))
     strange["spec"]["service"] = {"from": []}
     named = strange["metadata"]["name"]
     policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": named}}
     models.apply({**policy, "spec": {"podSelector": {}, "policyTypes": []}}, strange)
-    until(lambda: models.get("deployment", named), lambda: summary(models, named))
+    until_rolled_out(models, named)
     assert f"{models.name}/{named}: rolling out unasked: NetworkPolicy {named}" in operator.log.read_text()
     models.kubectl("create", "quota", "none", "--hard=pods=0")
     until(lambda: models.the("quota", "none").get("status", {}).get("hard"), "the quota counts")
     bounded = of_document(models, name, "bounded", beyond(PUBLISHED[name]))
     models.apply(bounded)
     named = bounded["metadata"]["name"]
-    until(lambda: models.get("deployment", named), lambda: summary(models, named))
+    until_rolled_out(models, named)
     assert f"{models.name}/{named}: rolling out unasked: " in operator.log.read_text()

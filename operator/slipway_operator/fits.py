@@ -18,30 +18,31 @@ from slipway.service.fit_pod import FIT
 from slipway.service.spec import ServiceSpec
 from slipway_operator import conditions, reasons
 from slipway_operator.demand import admitted, labels, resources
+from slipway_operator.informer import place_of
 from slipway_operator.memory import count
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, condition, is_over, name, shortened
 
 GPU = "nvidia.com/gpu"
 SHARES = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage")
-"""With these a pod has a part of a device, of which its labels know nothing."""
+"""With these a pod has a part of a device. Labels do not say how much memory that is."""
 UNCOUNTED = ("cpuOffload", "speculative")
-"""How fields of spec.engine begin of which the estimate counts too much: it would refuse what runs."""
+"""How fields of spec.engine begin for which the estimate is too high: it would refuse what runs."""
 PARTS = ("SHARED", "MIG")
-"""In a product's name: two of these may be parts of one device, and are no place for two ranks."""
+"""In the name of a product that may be a part of a device. Two ranks cannot share one device."""
 PATIENCE = datetime.timedelta(seconds=300)
-"""For the answer: a node that is found, an image that is pulled."""
+"""How long the answer may take. A node has to be found for the pod, and its image pulled."""
 MOST_KINDS = 6
-"""Of devices, of which the answers have room where the pod leaves them."""
+"""Of devices. Their answers fit into a termination message."""
 _PASSING = "node.kubernetes.io/"
-"""Taints of nodes that are cordoned, or not ready: their devices are there."""
+"""Taints of nodes that are cordoned or not ready begin so. Such nodes still have their devices."""
 _BYTES = 1 << 30
 
 log = logging.getLogger(__name__)
 
 
 def is_asked(whole: ServiceSpec, pod_spec: Object) -> bool:
-    """Whether labels of nodes say what devices the pod may get, and who asks finds what must be known.
+    """Whether a pod that asks could answer rightly for this service.
 
     whole  the document with its profile's parts
     """
@@ -63,7 +64,9 @@ def devices_of(nodes: Iterable[Object], whole: ServiceSpec, pod_spec: Object) ->
     resource = resource_name(whole)
     most: dict[tuple[str, ...], int] = {}
     for node in nodes:
-        if not admitted(_lasting(node), pod_spec) or resource not in _allocatable(node):
+        # A node has none of them at the moment while its device plugin starts anew.
+        known = (node.get("status") or {}).get("allocatable") or {}
+        if not admitted(_lasting(node), pod_spec) or resource not in known:
             continue
         said = labels(node)
         # A name of an administrator's own may mean one of several kinds that a node has.
@@ -95,14 +98,8 @@ def _lasting(node: Object) -> Object:
     return {**node, "spec": {"taints": [one for one in taints if not one["key"].startswith(_PASSING)]}}
 
 
-def _allocatable(node: Object) -> Object:
-    """Also what it has none of at this time, as while a device plugin starts anew."""
-    found: Object = (node.get("status") or {}).get("allocatable") or {}
-    return found
-
-
 def stands(resource: Object) -> Finding | None:
-    """What was said of this document before, where it fits nothing: no node in sight says otherwise."""
+    """The refusal of this document, if the status has one. It stays while no node with devices is known."""
     before = condition(resource, conditions.FITS) or {}
     same = before.get("observedGeneration") == resource["metadata"].get("generation")
     if not same or before.get("reason") != reasons.NO_DEVICE_FITS.name:
@@ -128,7 +125,7 @@ def judged(resource: Object, pod: Object, live: Object | None, now: datetime.dat
         return reasons.NO_DEVICE_FITS.found(_sentence(devices))
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         said = shortened(" ".join((answer or "it was not run").split()), 300)
-        service = f"{resource['metadata'].get('namespace')}/{name(resource)}"
+        service = "/".join(place_of(resource))
         log.warning("%s: rolling out, though pod %s did not say what fits: %s", service, name(pod), said)
         return None
 
@@ -144,23 +141,26 @@ class _Device:
 
 def _answer(pod: Object) -> str | None:
     """What its container has left; None while it has not ended."""
-    states = (pod.get("status") or {}).get("containerStatuses") or ()
-    ended = [one["state"].get("terminated") for one in states if one["name"] == FIT and one.get("state")]
-    return str(ended[0].get("message") or "") if ended and ended[0] else None
+    ended = _state(pod).get("terminated")
+    return str(ended.get("message") or "") if ended else None
 
 
 def _waits(pod: Object) -> str:
-    """Why it has not begun, where that is said."""
-    states = (pod.get("status") or {}).get("containerStatuses") or ()
-    waiting = [((one.get("state") or {}).get("waiting") or {}) for one in states if one["name"] == FIT]
-    unplaced = condition(pod, "PodScheduled") or {}
-    said = unplaced.get("message") if unplaced.get("status") == "False" else None
-    said = said or next((one.get("message") or one.get("reason") for one in waiting), None)
+    """A sentence with the cause why the pod has not begun; empty where none is known."""
+    waiting, placed = _state(pod).get("waiting") or {}, condition(pod, "PodScheduled") or {}
+    unplaced = placed.get("message") if placed.get("status") == "False" else None
+    said = unplaced or waiting.get("message") or waiting.get("reason")
     return f" It waits: {shortened(str(said), 300)}" if said else ""
 
 
+def _state(pod: Object) -> Object:
+    """Of its container; empty before the kubelet has seen it."""
+    states = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((one.get("state") or {} for one in states if one["name"] == FIT), {})
+
+
 def _since(resource: Object, live: Object | None, now: datetime.datetime) -> datetime.datetime:
-    """When the first pod was made that asks for this rollout: another is made where one is lost."""
+    """When the first pod was made that asks for this rollout. A lost pod is replaced by another."""
     before = condition(resource, conditions.FITS) or {}
     times = [before.get("lastTransitionTime")] if before.get("reason") == reasons.ASKING.name else []
     times += [live["metadata"].get("creationTimestamp")] if live is not None else []

@@ -155,7 +155,7 @@ def _only(value: Any, fields: Fields | None) -> Any:
     return {name: _only(value[name], below) for name, below in fields.items() if name in value}
 
 
-def place_of(item: Object) -> tuple[str, str]:
+def place_of(item: Mapping[str, Any]) -> tuple[str, str]:
     """Namespace and name; no namespace for what has none."""
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 

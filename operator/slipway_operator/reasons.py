@@ -118,9 +118,9 @@ NAME_CONFLICT = _reason(
 NO_DEVICE_FITS = _reason(
     "NoDeviceFits",
     conditions.FITS,
-    "By the estimate of `slipway fit` the model is too large for every device that labels of nodes name; "
-    "the message says what would fit. Nothing is rolled out, and pods that run run on. New nodes are seen. "
-    "With `spec.rollout.fit: Off` nobody asks.",
+    "`slipway fit` says that the model is too large for every device that labels of nodes name. The message "
+    "says what would fit. The rollout does not start, and old pods stay. A new node with a larger device "
+    "starts it, and so does `spec.rollout.fit: Off`.",
     stalled=True,
 )
 

@@ -195,7 +195,7 @@ class Reconciler:
     async def _waits_for_fit(
         self, resource: Object, spec: ServiceSpec, whole: ServiceSpec, facts: Facts
     ) -> Finding | None:
-        """Why new pods are not rolled out yet: it is asked whether the model fits, or it fits no device.
+        """Why new pods are not rolled out yet; None where nothing holds them up.
 
         Raises Gone, NotActive, Refused and Unreachable.
         """
@@ -220,27 +220,27 @@ class Reconciler:
         return judged(resource, pod, live, datetime.datetime.now(datetime.UTC))
 
     async def _ask(self, resource: Object, spec: ServiceSpec, facts: Facts, pod: Object) -> str | None:
-        """Make the pod that asks whether the model fits, and before it what says whom it may reach; why that
-        cannot be, or None."""
+        """Make the pod that asks whether the model fits, after the NetworkPolicy for it. The cause where that
+        is not possible, else None."""
         outcome = Outcome()
         policies = [one for one in network_policies(spec, facts) if not self._selects_as_wanted(one)]
         for item in (*policies, pod):
             await self._apply_one(resource, item, outcome)
-            if outcome.refused or outcome.conflict or outcome.left_over:
-                return (
-                    outcome.refused.message
-                    if outcome.refused
-                    else f"{item['kind']} {name(item)} is not ours."
-                )
+            if outcome.refused:
+                return outcome.refused.message
+            if outcome.conflict:
+                return outcome.conflict
+            if outcome.left_over:
+                return f"{item['kind']} {name(item)} of a deleted {SERVICE.name} is still there."
         return None
 
     def _selects_as_wanted(self, policy: Object) -> bool:
-        """Whether a NetworkPolicy is there for the pods of this one; the rest stays as pods know it."""
+        """Whether the NetworkPolicy is there and selects the right pods. Its rules stay as they are."""
         live = self._live(policy)
         return live is not None and live["spec"]["podSelector"] == policy["spec"]["podSelector"]
 
     def _unrolled(self, resource: Object, spec: ServiceSpec, facts: Facts) -> tuple[Object, ...]:
-        """The Deployment with the template that runs, if one does: replicas and suspend wait for nobody."""
+        """The Deployment with the template that runs, so that replicas and suspend are applied at once."""
         live, revision = self._own(resource, "Deployment"), in_force(self._revisions(resource), spec)
         if live is None or revision is None:
             return ()

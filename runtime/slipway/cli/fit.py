@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         action="append",
         help="the device of a node, by its labels: what `kubectl get node NAME --output yaml` prints, - for "
-        "standard input, or the labels themselves, KEY=VALUE,KEY=VALUE. Several times: whether one does",
+        "standard input, or KEY=VALUE,KEY=VALUE. May be repeated: the model has to fit one of them",
     )
     parser.add_argument(
         "--device-memory",
@@ -114,12 +114,12 @@ def _answers(options: argparse.Namespace, words: list[str]) -> list[Answer]:
 def _answer(words: list[str], environ: Mapping[str, str], device: Device, devices: int | None) -> Answer:
     from slipway.exits import Exit
     from slipway.fit import estimate
-    from slipway.fit.instead import instead
+    from slipway.fit.instead import argv, instead
     from slipway.load.errors import LoadError
 
     @cache
     def needs(arguments: tuple[tuple[str, int | str], ...], arch: int) -> Needs:
-        more = [text for name, value in arguments for text in (f"--{name.replace('_', '-')}", str(value))]
+        more = argv(dict(arguments))
         resolved = resolve([*words, *more, "--device", "cuda" if arch else "cpu"], environ, dry_run=True)
         if not arguments and arch == device.arch:
             for warning in resolved.warnings:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from slipway.args.schema import ARGUMENTS
 from slipway.fit.devices import FACTS, Device
 from slipway.fit.estimate import Estimate
 
 MOST_DEVICES = 8
-"""Of one host, where nothing says how many it has."""
+"""Of one host, if its number of devices is unknown."""
 QUANTIZATIONS = ("fp8", "int4")
-"""What plain weights are made at a start, the closest to them first."""
+"""What plain weights can become at a start, the most precise first."""
 _FP8_ARCH = 89
 """The first with products of fp8."""
 
@@ -33,13 +34,19 @@ class Instead:
     @property
     def words(self) -> str:
         """As the command line says it."""
-        given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.arguments.items())
-        return f"with {given}" if given else f"on {self.device}"
+        return f"with {' '.join(argv(self.arguments))}" if self.arguments else f"on {self.device}"
+
+
+def argv(arguments: Arguments) -> list[str]:
+    """As the command line has them."""
+    return [word for name, value in arguments.items() for word in (ARGUMENTS[name].flag, str(value))]
 
 
 def instead(found: Estimate, ask: Ask) -> list[Instead]:
-    """Nothing where it fits; else each kind of change that suffices alone, and where none of the device's
-    own does, the least of spreading and quantizing together."""
+    """The changes that suffice, each alone; none where the model fits as it is.
+
+    Where no change on this device suffices alone, spreading and quantizing are tried together.
+    """
     if found.short is None:
         return []
     same = [Instead(arguments) for arguments in _changes(found, ask)]

@@ -1,5 +1,4 @@
-"""The pod that asks before a rollout whether the model fits the devices of the nodes: `slipway fit` with the
-server's image, arguments, variables and mounts, and without devices."""
+"""The pod that runs `slipway fit` before a rollout: the image and arguments of the server, no devices."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ Object = dict[str, Any]
 FIT = "fit"
 """Its container."""
 SECONDS = 600
-"""After which the kubelet ends it."""
+"""The kubelet ends the pod after these."""
 _LEFT_OUT = ("topologySpreadConstraints", "resourceClaims", "initContainers")
-"""Of the server's pod: what counts its replicas, its devices, and what else runs in it."""
+"""Fields of the server's pod that the pod does not have: spreading, devices, other containers."""
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 """A Llama of 405 B takes a second and 60 MiB; a large tokenizer takes more."""
 _SEEN = "NVIDIA_VISIBLE_DEVICES"
@@ -31,7 +30,7 @@ _NEAR_DEVICES = {
     "weight": 100,
     "preference": {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "Exists"}]},
 }
-"""Where the server's pod comes to run and its image is needed."""
+"""The server's image is needed on such a node."""
 
 
 def name_of(service: str, digest: str) -> str:
@@ -52,7 +51,7 @@ def fit_pod(spec: ServiceSpec, facts: Facts, devices: Sequence[str]) -> Object:
     spec_of_pod = _pod(template["spec"], devices)
     text = json.dumps(spec_of_pod, sort_keys=True, ensure_ascii=False)
     head = metadata(spec, facts, name=name_of(spec.name, hashlib.sha256(text.encode()).hexdigest()[:8]))
-    # No Service may find it, and the network's policies shall.
+    # With another name no Service selects it. NetworkPolicies select it by the other labels.
     head["labels"] = {**template["metadata"]["labels"], NAME: f"slipway-{FIT}"}
     head["annotations"] = {
         **template["metadata"]["annotations"],
@@ -82,13 +81,13 @@ def _pod(server: Mapping[str, Any], devices: Sequence[str]) -> Object:
         "restartPolicy": "Never",
         "activeDeadlineSeconds": SECONDS,
         "terminationGracePeriodSeconds": 1,
-        # It serves nobody: a Service by labels of the document's own finds it, and never sends it anything.
+        # It is never ready, so that a Service that selects labels of the document sends it no requests.
         "readinessGates": [{"conditionType": "slipway.dev/serves"}],
     }
 
 
 def _is_read(volume: Mapping[str, Any], mount: Mapping[str, Any], model: str) -> bool:
-    """Whether the configuration may lie there. A claim that nobody reads could be bound to the wrong node."""
+    """Whether the configuration may lie there. Any other claim might be bound to the wrong node."""
     if volume["name"] in OURS or not volume.keys() & {"persistentVolumeClaim", "emptyDir"}:
         return volume["name"] not in OF_SERVER
     return model == mount["mountPath"] or within(model, mount["mountPath"])
@@ -107,13 +106,13 @@ def _fit(server: Mapping[str, Any], devices: Sequence[str]) -> Object:
 
 
 def _environment(container: Mapping[str, Any]) -> list[Object]:
-    """No device is seen, and the server's key is for its clients."""
+    """The container's variables without devices and without the key of the server's clients."""
     kept = [entry for entry in container["env"] if entry["name"] not in (_SEEN, "VLLM_API_KEY")]
     return [*kept, {"name": _SEEN, "value": "void"}]
 
 
 def _without_device(words: Sequence[str]) -> list[str]:
-    """The nodes say which device, where the server's words say that it is CUDA's."""
+    """`--node` says which device, and excludes `--device`."""
     at = words.index("--device") if "--device" in words else len(words)
     return [*words[:at], *words[at + 2 :]]
 
@@ -128,7 +127,7 @@ def _fetch(container: Mapping[str, Any]) -> Object:
 
 
 def _volume(volume: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Another cache, since a claim may be another node's at this time."""
+    """The cache is a folder of this pod's own: another node may hold the claim."""
     return {"name": "cache", "emptyDir": {"sizeLimit": "2Gi"}} if volume["name"] == "cache" else volume
 
 

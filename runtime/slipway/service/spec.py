@@ -352,8 +352,8 @@ class Rollout:
     drain_seconds: Seconds | None = None
     """For running requests to finish: --drain-timeout, whose default it has where unset."""
     fit: Literal["Enforce", "Off"] = "Enforce"
-    """Enforce: new pods with NVIDIA's devices start only if the model fits a device of the nodes, by the
-    estimate of `slipway fit`, where their labels say what devices they have. Off: nobody asks."""
+    """Enforce: new pods with NVIDIA's devices start only if `slipway fit` says that the model fits a device
+    that labels of nodes name. Off: they start in any case."""
     template: Literal["Pinned", "Latest"] = "Pinned"
     """Pinned: a newer operator changes no running pod. Latest: it rolls out its own template at once."""
     labels: Mapping[str, str] = field(default_factory=dict)
