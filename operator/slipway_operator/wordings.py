@@ -21,6 +21,7 @@ class Source(Enum):
 
     PLACEMENT = "the condition PodScheduled, or an event of a pod whose ResourceClaim cannot be made"
     ADMISSION = "what the API server says of an object that it refuses; of pods the ReplicaSet says it"
+    VOLUME = "the same, or a container that cannot be created, where a type of volume is not taken"
     NODE = "the status of a pod that its node ended"
     PULL = "a container that waits for its image"
     MOUNT = "a container that waits for its configuration, or an event about a volume"
@@ -256,6 +257,50 @@ MALFORMED = _row(Source.ADMISSION, reasons.INVALID_SPEC,
     1.34: failed to create typed patch object (models/demo; apps/v1, Kind=Deployment): .spec.no: field
         not declared in schema
 """)
+
+# Who does not take a type of volume, such as the image of spec.model.image.
+IMAGE_RESTRICTED = _row(Source.VOLUME, reasons.ADMISSION_REFUSED,
+    r'restricted volume types? [^)]*"(?:image|unknown)"', r"""
+    1.30: pods "demo-5d4f2-x" is forbidden: violates PodSecurity "restricted:latest": restricted volume
+        types (volume "model" uses restricted volume type "unknown")
+    1.31: pods "demo-5d4f2-x" is forbidden: violates PodSecurity "restricted:v1.31": restricted volume
+        types (volumes "a", "model" use restricted volume types "hostPath", "image")
+""", advice="Pod Security admits volumes of images at the restricted level from Kubernetes 1.33 on. "
+    "Upgrade, or have the namespace's level lowered to baseline.")
+IMAGE_CONSTRAINED = _row(Source.VOLUME, reasons.ADMISSION_REFUSED,
+    r"\bimage volumes are not allowed to be used|unknown volume type for volume", r"""
+    OpenShift 4.19: pods "demo-5d4f2-" is forbidden: unable to validate against any security context
+        constraint: [spec.volumes[3]: Invalid value: "image": image volumes are not allowed to be used]
+    OpenShift 4.16: pods "demo-5d4f2-" is forbidden: unable to validate against any security context
+        constraint: [spec.volumes[3]: Invalid value: "": unknown volume type for volume: core.Volume{}]
+""", advice="OpenShift's own SecurityContextConstraints admit volumes of images from 4.22 on, and from "
+    "4.20.15 in 4.20. Upgrade, or let spec.runtime.serviceAccountName use one that has image "
+    "among its volumes.")
+IMAGE_NOT_LISTED = _row(Source.VOLUME, reasons.ADMISSION_REFUSED,
+    r"volume type image is not allowed|types of volumes may be used(?!.*\bimage\b)", r"""
+    Kyverno 1.13: admission webhook "validate.kyverno.svc-fail" denied the request: resource
+        Pod/models/demo was blocked due to the following policies restrict-volume-types:
+        restricted-volumes: 'validation failure: Only the following types of volumes may be used:
+        configMap, csi, downwardAPI, emptyDir, ephemeral, persistentVolumeClaim, projected, and secret.'
+    Gatekeeper 3.17: admission webhook "validation.gatekeeper.sh" denied the request: [psp-volume-types]
+        The volume type image is not allowed, pod: demo-5d4f2-x. Allowed volume types: ["configMap"]
+""", advice="A policy of the cluster does not list volumes of images. Have image added to the types that it "
+    "lists.")
+IMAGE_DROPPED = _row(Source.VOLUME, reasons.ADMISSION_REFUSED, r"must specify a volume type", r"""
+    1.30: Deployment.apps "demo" is invalid: spec.template.spec.volumes[0]: Required value: must specify a
+        volume type
+""", advice="The API server drops volumes of images, which need the feature gate ImageVolume: it is on by "
+    "default from Kubernetes 1.35. Upgrade, or have the gate turned on for API server and kubelets.")
+IMAGE_NOT_MOUNTED = _row(Source.VOLUME, reasons.CONTAINER_REFUSED, r'failed to mkdir ""', r"""
+    containerd 1.7: failed to generate container "1f" spec: failed to apply OCI options: failed to mkdir
+        "": mkdir : no such file or directory
+""", advice="The node's container runtime mounts no volumes of images: containerd does from 2.1 on, CRI-O "
+    "from 1.31. Upgrade it, or choose other nodes in spec.scheduling.")
+VOLUME_CONSTRAINED = _row(Source.VOLUME, reasons.ADMISSION_REFUSED,
+    r"(?P<kind>\w+) volumes are not allowed to be used", r"""
+    OpenShift 4.16: pods "demo-5d4f2-" is forbidden: unable to validate against any security context
+        constraint: [spec.volumes[4]: Invalid value: "csi": csi volumes are not allowed to be used]
+""", unless=(IMAGE_CONSTRAINED,))
 
 # Why a node ended a pod.
 CACHE_FULL = _row(Source.NODE, reasons.NODE_REFUSED, r'EmptyDir volume "cache" exceeds', r"""

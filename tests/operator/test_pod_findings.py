@@ -386,8 +386,8 @@ restrict-volume-types:
         (
             'pods "demo-5d4f2-x" is forbidden: violates PodSecurity "restricted:latest": restricted volume '
             'types (volume "model" uses restricted volume type "unknown")',
-            "from Kubernetes 1.33 on. Upgrade, have the namespace's level lowered to baseline, or take the "
-            "model from spec.model.pvc, spec.model.s3 or spec.model.hub. ",
+            "from Kubernetes 1.33 on. Upgrade, or have the namespace's level lowered to baseline. Or take "
+            "the model from spec.model.pvc, spec.model.s3 or spec.model.hub. ",
         ),
         (
             'pods "demo-5d4f2-x" is forbidden: violates PodSecurity "restricted:v1.31": restricted volume '
@@ -398,7 +398,7 @@ restrict-volume-types:
             'pods "demo-5d4f2-" is forbidden: unable to validate against any security context constraint: '
             f'[provider "anyuid": {NOT_USABLE}, spec.volumes[3]: Invalid value: "image": image volumes are '
             f'not allowed to be used, provider "restricted": {NOT_USABLE}, provider "nonroot": {NOT_USABLE}]',
-            "from 4.22 on, and from 4.20.15 in 4.20. Upgrade, let spec.runtime.serviceAccountName use one",
+            "from 4.22 on, and from 4.20.15 in 4.20. Upgrade, or let spec.runtime.serviceAccountName use one",
         ),
         (
             'pods "demo-5d4f2-" is forbidden: unable to validate against any security context constraint: ['
@@ -407,11 +407,11 @@ restrict-volume-types:
             "VolumeSource:core.VolumeSource{HostPath:(*core.HostPathVolumeSource)(nil)}}]",
             "OpenShift's own SecurityContextConstraints admit volumes of images from 4.22 on",
         ),
-        (KYVERNO, "a policy of the cluster does not list volumes of images. Have image added"),
+        (KYVERNO, "A policy of the cluster does not list volumes of images. Have image added"),
         (
             'admission webhook "validation.gatekeeper.sh" denied the request: [psp-volume-types] The volume '
             'type image is not allowed, pod: demo-5d4f2-x. Allowed volume types: ["configMap", "secret"]',
-            "a policy of the cluster does not list volumes of images",
+            "A policy of the cluster does not list volumes of images",
         ),
     ],
 )
