@@ -11,18 +11,13 @@ from slipway.service.fields import InvalidService, camel
 from slipway.service.pod_parts import EnvVar
 from slipway.service.policy_values import starts
 from slipway.service.spec import ServiceSpec
-from slipway.service.usual_variables import DEVICE_VARIABLES, HIDING
+from slipway.service.usual_variables import DEVICE_VARIABLES, HIDING, UNCOUNTED
 
 FETCH_SECRET = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Keys of the Secret that spec.model.s3 names, which are also the variables that `slipway fetch` reads."""
 FROM_SECRETS = {"HF_TOKEN": "hubToken", "HUGGING_FACE_HUB_TOKEN": "hubToken", "VLLM_API_KEY": "apiKey"}
 """Variables that have a place of their own in spec.secrets."""
 FROM_A_SECRET = "its value belongs into a Secret, named here with `secret: {name, key}`"
-
-UNCOUNTED = (
-    "this service asks for no devices, and by this variable a node would give it some that nobody counted. "
-    "Ask for them by spec.devices; the value void hides them all"
-)
 
 
 def check_env(spec: ServiceSpec, permitted: Collection[str] = ()) -> None:

@@ -10,6 +10,10 @@ HIDING = ("", "void", "none")
 """Values by which a container asks its runtime for no device."""
 DEVICE_VARIABLES = ("AMD_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 """By which container runtimes hand out devices that nobody counted."""
+UNCOUNTED = (
+    "this service asks for no devices, and by this variable a node would give it some that nobody counted. "
+    "Ask for them by spec.devices; the value void hides them all"
+)
 NEVER_LEAVING = (
     "AWS_SECRET_ACCESS_KEY",
     "HF_TOKEN",

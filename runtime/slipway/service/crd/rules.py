@@ -14,6 +14,7 @@ from slipway.service.devices import WHOLE_INSTANCE, WITH_IMAGE
 from slipway.service.document import CERTIFICATE_REQUIRED, NO_ROOM, ONE_PEER, SOURCES
 from slipway.service.labels import OURS, PLACES, TAKEN
 from slipway.service.storage import ELSEWHERE, NEVER_RENEWED, READ_ONLY, WRITABLE
+from slipway.service.usual_variables import DEVICE_VARIABLES, HIDING, UNCOUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +220,34 @@ WORK = (
     ),
 )
 
-_MEETING = "{0} == {1} || {0}.startsWith({1} + '/') || {1}.startsWith({0} + '/')"
 COMPANIONS = ("initContainers", "sidecars")
+
+_MAY_HAVE_DEVICES = "has(self.profile) || has(self.devices)"
+"""CEL cannot look into claims, whose items have several types."""
+_NONE_UNCOUNTED = (
+    f"!has({{0}}.env) || {{0}}.env.all(one, !(one.name in {listed(DEVICE_VARIABLES)}) || "
+    f"(has(one.value) && one.value in {listed(HIDING)}))"
+)
+UNCOUNTED_DEVICES = (
+    Rule(
+        "spec",
+        f"{_MAY_HAVE_DEVICES} || {_NONE_UNCOUNTED.format('self')}",
+        f"{', '.join(DEVICE_VARIABLES)} may not be set: {UNCOUNTED}",
+        field=".env",
+    ),
+    *(
+        Rule(
+            "spec",
+            f"{_MAY_HAVE_DEVICES} || !has(self.{kind}) || "
+            f"self.{kind}.all(container, {_NONE_UNCOUNTED.format('container')})",
+            f"{', '.join(DEVICE_VARIABLES)} may not be set: {UNCOUNTED}",
+            field=f".{kind}",
+        )
+        for kind in COMPANIONS
+    ),
+)
+
+_MEETING = "{0} == {1} || {0}.startsWith({1} + '/') || {1}.startsWith({0} + '/')"
 
 VOLUMES = (
     _exactly_one(
@@ -323,6 +350,9 @@ SERVICE = (
     ),
 )
 
-CROSS_FIELD: tuple[Rule, ...] = (*NAME, *MODEL, *DEVICES, *WORK, *VOLUMES, *CONTAINERS, *LABELS, *SERVICE)
+CROSS_FIELD: tuple[Rule, ...] = (
+    *(*NAME, *MODEL, *DEVICES, *UNCOUNTED_DEVICES),
+    *(*WORK, *VOLUMES, *CONTAINERS, *LABELS, *SERVICE),
+)
 
 __all__ = ["CROSS_FIELD", "Rule", "given", "listed", "quoted"]
