@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from slipway import exits
 from slipway.args.schema import ARGUMENTS
 from slipway.exits import BY_CODE, BY_REASON
-from slipway.service.companions import OURS, SERVER
+from slipway.service.companions import FETCH, OURS, SERVER
 from slipway_operator import reasons, wordings
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, Objects, first_line, messages, sidecars
@@ -29,11 +29,12 @@ from slipway_operator.wordings import (
 
 _MET_WHILE_IT_LOADS = (
     reasons.OUT_OF_MEMORY,
+    reasons.NO_SPACE,
     reasons.KV_CACHE_TOO_SMALL,
     reasons.BAD_CHECKPOINT,
     reasons.KERNELS_MISSING,
 )
-"""What ends a server only after it has read some of its model: it may be met again."""
+"""What ends a container only after it has read some of the model: it may be met again."""
 INITIAL = "init container"
 """What a container is that ends before the server starts."""
 
@@ -57,15 +58,15 @@ _KINDS = {reasons.SECRET_MISSING: "Secret", reasons.CONFIG_MAP_MISSING: "ConfigM
 _LOG_PREFIX = re.compile(r"^\S*(?:Error|Exception): ")
 
 
-def container_findings(pod: Object, events: Objects, moves: bool = False) -> list[Finding]:
+def container_findings(pod: Object, events: Objects, moving: Collection[str] = ()) -> list[Finding]:
     """What keeps the pod's containers from serving; empty where nothing is known to be wrong.
 
-    moves  whether its server loads right now, and comes further
+    moving  those that run and come further
     """
     all_found: list[Finding] = []
     for status, role in _statuses(pod):
         found = _waiting(pod, status, events) or _ended(pod, status, events, ends=role == INITIAL)
-        if found is None or (moves and status["name"] == SERVER and _is_overcome(found)):
+        if found is None or (status["name"] in moving and _is_overcome(found, str(status["name"]))):
             continue
         hint = _before_the_proxy(pod, found) if role == INITIAL else ""
         text = f"{role} {status['name']}: {found.message}{hint}" if role else found.message
@@ -76,9 +77,10 @@ def container_findings(pod: Object, events: Objects, moves: bool = False) -> lis
     return all_found
 
 
-def _is_overcome(found: Finding) -> bool:
-    """Whether a server that reads its model no longer has what ended it before."""
-    return found.reason.stalled and found.reason not in _MET_WHILE_IT_LOADS
+def _is_overcome(found: Finding, container: str) -> bool:
+    """Whether one that comes further no longer has what ended it before."""
+    met_before = found.reason.stalled or container == FETCH
+    return met_before and found.reason not in _MET_WHILE_IT_LOADS
 
 
 def _statuses(pod: Object) -> Iterator[tuple[Object, str]]:

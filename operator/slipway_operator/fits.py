@@ -160,9 +160,12 @@ def _state(pod: Object) -> Object:
 
 
 def _since(resource: Object, live: Object | None, now: datetime.datetime) -> datetime.datetime:
-    """When the first pod was made that asks for this rollout. A lost pod is replaced by another."""
+    """When the first pod was made that asks for this rollout. A lost pod is replaced by another; another
+    generation of the document is another question."""
     before = condition(resource, conditions.FITS) or {}
-    times = [before.get("lastTransitionTime")] if before.get("reason") == reasons.ASKING.name else []
+    asked = before.get("reason") == reasons.ASKING.name
+    same = before.get("observedGeneration") == resource["metadata"].get("generation")
+    times = [before.get("lastTransitionTime")] if asked and same else []
     times += [live["metadata"].get("creationTimestamp")] if live is not None else []
     return min((datetime.datetime.fromisoformat(time) for time in times if time), default=now)
 

@@ -79,7 +79,7 @@ _CONTAINER: Fields = {
 }
 _STATE: Fields = {
     "waiting": {"reason": None, "message": None},
-    "running": {},
+    "running": {"startedAt": None},
     "terminated": {"exitCode": None, "reason": None, "message": None},
 }
 _CONTAINER_STATUS: Fields = {"name": None, "image": None, "ready": None, "state": _STATE, "lastState": _STATE}

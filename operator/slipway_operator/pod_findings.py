@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 
-from slipway.service.companions import FETCH
+from slipway.service.companions import FETCH, SERVER
 from slipway_operator import reasons, wordings
 from slipway_operator.container_findings import container_findings
 from slipway_operator.progress import Progress
@@ -36,6 +36,9 @@ _LACKING = {
 }
 """The kind of what is not there, and the field that names it."""
 _REPLACED_WITHIN = datetime.timedelta(seconds=60)
+_FETCH_HAS_BEGUN = datetime.timedelta(seconds=90)
+"""After which a fetch that runs has met what refused the one before: it asks for a minute. Each request ends
+within three, so that a fetch that runs moves."""
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
@@ -46,6 +49,8 @@ def pods_findings(
     deployment: Object | None,
     nodes: Objects = (),
     progress: Mapping[str, Progress] | None = None,
+    *,
+    now: datetime.datetime,
 ) -> list[Finding]:
     """What stands between the pods and serving, in no order; empty where nothing does.
 
@@ -60,7 +65,7 @@ def pods_findings(
     for pod in mine:
         if is_ready(pod):
             continue
-        if broken := container_findings(pod, events, load_moves(pod, progress or {})):
+        if broken := container_findings(pod, events, moving(pod, progress or {}, now)):
             found += broken
         elif nowhere := unschedulable(pod, nodes, events) or unclaimed(pod, events):
             found += _spare(nowhere) if serving and lacks_room(pod) else [nowhere]
@@ -79,10 +84,17 @@ def pods_findings(
     return found
 
 
-def load_moves(pod: Object, progress: Mapping[str, Progress]) -> bool:
-    """Whether its server is known to come nearer to being ready."""
+def moving(pod: Object, progress: Mapping[str, Progress], now: datetime.datetime) -> frozenset[str]:
+    """Its containers that bring the model nearer: the server as it says; the fetch says nothing, and runs."""
     known = progress.get(name(pod))
-    return known is not None and known.moves
+    found = {SERVER} if known is not None and known.moves else set()
+    for status in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        since = ((status.get("state") or {}).get("running") or {}).get("startedAt")
+        if status["name"] == FETCH and since:
+            again = "terminated" in (status.get("lastState") or {})
+            if not again or now - datetime.datetime.fromisoformat(since) > _FETCH_HAS_BEGUN:
+                found.add(FETCH)
+    return frozenset(found)
 
 
 def current_pods(pods: Objects, current: Object | None) -> list[Object]:

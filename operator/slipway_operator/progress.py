@@ -77,6 +77,7 @@ class Answer(Look):
     """What one pod answered."""
 
     said: Said | None = None
+    said_at: datetime.datetime | None = None
     moved_at: datetime.datetime | None = None
     ready: bool = False
     """Whether the pod is: once that changes, the questions begin anew."""
@@ -86,10 +87,26 @@ class Answer(Look):
     """It is ready, and has no more to say, or does not answer us."""
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    @property
-    def awaited(self) -> bool:
-        """Whether the first answer is on its way: a new operator knows nothing of any pod before it."""
-        return self.said is None and self.task is not None and not self.task.done()
+    def known(self, now: datetime.datetime) -> Said | None:
+        """The last answer, with the moment since which it has been the same where that is too long ago. None
+        where there is none, or the server loaded then and has said nothing since for long: nobody asked, or
+        it does not answer any more."""
+        if self.said is None or self.said_at is None or self.moved_at is None:
+            return None
+        last = self.said.progress
+        if last is None or last.phase not in MOVING:
+            return self.said
+        if (now - self.said_at).total_seconds() >= STALLED_SECONDS:
+            return None
+        patience = STALLED_SECONDS if last.counts else LONG_STEP_SECONDS
+        if (self.said_at - self.moved_at).total_seconds() < patience:
+            return self.said
+        return replace(self.said, progress=replace(last, still_since=self.moved_at))
+
+    def awaited(self, now: datetime.datetime) -> bool:
+        """Whether nothing is known, and an answer is on its way: a new operator knows nothing of any pod
+        before it."""
+        return self.known(now) is None and self.task is not None and not self.task.done()
 
     def miss(self) -> None:
         self.again_at += self.back_off - self.interval  # `begin` counted on something to read by then
@@ -125,16 +142,16 @@ class Loading:
             if look.due and not look.over:
                 look.begin()
                 look.task = asyncio.create_task(self._ask(look, address))
-            if look.said is not None:
-                known[name(pod)] = _stalled(look.said, look.moved_at, now)
+            if (said := look.known(now)) is not None:
+                known[name(pod)] = said
             if not look.over:
                 waits.append(look.wait)
         return known, min(waits, default=None)
 
-    def awaited(self, pods: Sequence[Object]) -> frozenset[str]:
-        """The names of the pods whose first answer is on its way."""
+    def awaited(self, pods: Sequence[Object], now: datetime.datetime) -> frozenset[str]:
+        """The names of the pods of which nothing is known, and whose answer is on its way."""
         looks = {name(pod): self.looks.get(uid(pod)) for pod in pods}
-        return frozenset(pod for pod, look in looks.items() if look is not None and look.awaited)
+        return frozenset(pod for pod, look in looks.items() if look is not None and look.awaited(now))
 
     async def _ask(self, look: Answer, address: str) -> None:
         async with self._room:
@@ -143,8 +160,9 @@ class Loading:
             except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
                 look.miss()
                 return
+        look.said_at = datetime.datetime.now(datetime.UTC)
         if look.said is None or said.progress != look.said.progress:
-            look.moved_at = datetime.datetime.now(datetime.UTC)
+            look.moved_at = look.said_at
         look.said = said
         if said.progress is not None or not look.ready:
             look.back_off = INTERVAL
@@ -211,14 +229,3 @@ def ready_url(pod: Object) -> str | None:
     port = ports.get(probe["port"], probe["port"])
     host = f"[{host}]" if ":" in host else host
     return f"{str(probe.get('scheme') or 'HTTP').lower()}://{host}:{port}{probe.get('path') or '/'}"
-
-
-def _stalled(said: Said, moved_at: datetime.datetime | None, now: datetime.datetime) -> Said:
-    """The answer with the moment since which it has been the same, where that is too long ago."""
-    last = said.progress
-    if last is None or last.phase not in MOVING or moved_at is None:
-        return said
-    patience = STALLED_SECONDS if last.counts else LONG_STEP_SECONDS
-    if (now - moved_at).total_seconds() < patience:
-        return said
-    return replace(said, progress=replace(last, still_since=moved_at))

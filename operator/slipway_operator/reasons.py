@@ -255,8 +255,8 @@ ASKING = _reason(
 PROGRESS_DEADLINE_EXCEEDED = _reason(
     "ProgressDeadlineExceeded",
     conditions.PROGRESSING,
-    "The rollout did not move for spec.rollout.progressDeadlineSeconds, and no server is known to come "
-    "further with its load.",
+    "The rollout did not move for spec.rollout.progressDeadlineSeconds, no model is fetched, and no server "
+    "is known to come further with its load.",
     stalled=True,
 )
 ROLLING_OUT = _reason(
@@ -374,6 +374,7 @@ KV_CACHE_TOO_SMALL = BY_NAME[exits.KV_CACHE_TOO_SMALL.reason]
 ENGINE_STALLED = BY_NAME[exits.ENGINE_STALLED.reason]
 LOAD_STALLED = BY_NAME[exits.LOAD_STALLED.reason]
 BAD_CHECKPOINT = BY_NAME[exits.BAD_CHECKPOINT.reason]
+NO_SPACE = BY_NAME[exits.NO_SPACE.reason]
 KERNELS_MISSING = BY_NAME[exits.KERNELS_MISSING.reason]
 
 

@@ -375,7 +375,7 @@ class Reconciler:
             arguments=wanted.arguments,
             nodes=await self.nodes.all() if any(is_false(pod, "PodScheduled") for pod in pods) else (),
             progress={pod: one.progress for pod, one in said.items() if one.progress},
-            awaited=self.loading.awaited(pods),
+            awaited=self.loading.awaited(pods, now),
             memory=memory.told(known, replica_set, memories(mine, said)),
             now=now,
         )

@@ -19,7 +19,7 @@ from slipway.service.labels import selector
 from slipway.service.rollout import REASON as ROLLOUT_REASON
 from slipway_operator import conditions, reasons
 from slipway_operator.memory import verdict
-from slipway_operator.pod_findings import current_pods, load_moves, pods_findings
+from slipway_operator.pod_findings import current_pods, moving, pods_findings
 from slipway_operator.progress import Progress
 from slipway_operator.reasons import Finding
 from slipway_operator.shapes import Object, condition, current_replica_set, is_ready, name, shortened
@@ -163,6 +163,7 @@ def _pods_findings(observed: Observed) -> list[Finding]:
         observed.deployment,
         observed.nodes,
         observed.progress,
+        now=observed.now,
     )
 
 
@@ -172,7 +173,7 @@ def _overdue(observed: Observed, current: Sequence[Object]) -> str | None:
     known = condition(observed.deployment, "Progressing") or {}
     if known.get("reason") != reasons.PROGRESS_DEADLINE_EXCEEDED.name:
         return None
-    if any(load_moves(pod, observed.progress) for pod in current):
+    if any(moving(pod, observed.progress, observed.now) for pod in current):
         return None
     before = condition(observed.resource, conditions.PROGRESSING) or {}
     if before.get("reason") != known["reason"] and any(name(pod) in observed.awaited for pod in current):

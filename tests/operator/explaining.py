@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from as_printed import Object, deployment, event, kept, pod, replica_set
+from as_printed import NOW, Object, deployment, event, kept, pod, replica_set
 
 from slipway_operator import reasons
 from slipway_operator.pod_findings import pods_findings
@@ -23,7 +23,7 @@ def pods_summary(
     progress: Mapping[str, Progress] | None = None,
 ) -> Finding | None:
     """What counts most of that which stands between the pods and serving."""
-    return reasons.first(pods_findings(pods, events, replica_sets, deployment, nodes, progress))
+    return reasons.first(pods_findings(pods, events, replica_sets, deployment, nodes, progress, now=NOW))
 
 
 def explained(

@@ -249,6 +249,12 @@ def test_another_pod_for_the_same_question_waits_no_longer() -> None:
     assert verdict(asked({"running": {}}), status=told("NoDeviceFits", "2026-08-22T10:00:00Z")) is not None
 
 
+def test_another_document_asks_a_question_of_its_own() -> None:
+    before = told("Asking", "2026-08-22T10:00:00Z", generation=0)
+    assert verdict(None, status=before) is not None
+    assert verdict(asked({"running": {}}), status=before) is not None
+
+
 def test_a_refusal_stands_while_no_node_is_in_sight_and_for_its_document_alone() -> None:
     found = stands(resource(status=told("NoDeviceFits")))
     assert found is not None

@@ -196,7 +196,7 @@ def test_of_a_pod_its_states_are_kept_and_what_its_containers_ask_for() -> None:
     asked = {"name": "server", "resources": {"limits": {"cpu": "1"}}}
     assert kept["spec"] == {"nodeName": "node0", "containers": [asked]}
     (known,) = kept["status"]["containerStatuses"]
-    assert known["state"] == {"running": {}}
+    assert known["state"] == {"running": {"startedAt": "t"}}
     assert known["lastState"] == {"terminated": {"exitCode": 3, "reason": "Error", "message": "no"}}
 
 

@@ -104,6 +104,7 @@ async def test_what_stands_still_is_known_by_when_it_last_moved(runtime):
     (look,) = loading.looks.values()
     moved = look.moved_at
     assert moved is not None
+    look.said_at = moved + LATER
     (still,) = loading.of([one], moved + LATER)[0].values()
     assert still.progress == Progress("load", 405, 900, moved)
     look.again_at = 0.0
@@ -124,9 +125,11 @@ async def test_one_long_step_is_a_standstill_only_after_long(runtime, phase, don
     (look,) = loading.looks.values()
     moved = look.moved_at
     assert moved is not None
+    look.said_at = moved + 10 * LATER
     (known,) = loading.of([one], moved + 10 * LATER)[0].values()
     assert known.progress == Progress(phase, done, total)
     assert known.progress.moves
+    look.said_at = moved + MUCH_LATER
     (known,) = loading.of([one], moved + MUCH_LATER)[0].values()
     assert known.progress == Progress(phase, done, total, moved)
     assert not known.progress.moves
@@ -140,6 +143,41 @@ def pods_summary_of(one: Object, known: Progress) -> str:
     return found.message
 
 
+async def test_a_server_that_nobody_has_asked_for_long_does_not_stand_still(runtime):
+    """The operator was away, or without the Lease: what it knew says nothing of now."""
+    told, port = runtime
+    loading, one = Loading(), loading_pod(port)
+    loading.of([one], NOW)
+    await settled(loading)
+    (look,) = loading.looks.values()
+    assert look.said_at is not None
+    now = look.said_at + LATER
+    look.again_at = 0.0
+    told.body = {"phase": "load", "done": 800, "total": 900}
+    assert loading.of([one], now)[0] == {}
+    assert loading.awaited([one], now) == {"demo-5d4f2-abcde"}
+    await settled(loading)
+    assert loading.of([one], NOW)[0]["demo-5d4f2-abcde"].progress == Progress("load", 800, 900)
+
+
+async def test_of_a_server_that_answers_no_more_nothing_is_known(runtime, unused_tcp_port):
+    _, port = runtime
+    loading, one = Loading(), loading_pod(port)
+    loading.of([one], NOW)
+    await settled(loading)
+    (look,) = loading.looks.values()
+    assert look.said_at is not None
+    gone = {**one, "spec": loading_pod(unused_tcp_port)["spec"]}
+    for seconds in (10, 60, 119):
+        look.again_at = 0.0
+        (known,) = loading.of([gone], look.said_at + datetime.timedelta(seconds=seconds))[0].values()
+        assert known.progress == Progress("load", 405, 900), "a question or two may be lost"
+        await settled(loading)
+    now = look.said_at + LATER
+    assert loading.of([gone], now)[0] == {}
+    assert loading.awaited([gone], now) == set()
+
+
 @pytest.mark.parametrize("phase", ["draining", "asleep", "stalled"])
 async def test_a_server_that_does_not_load_does_not_come_nearer(phase):
     assert not Progress(phase, 0, 0).moves
@@ -149,11 +187,11 @@ async def test_a_first_answer_is_awaited_until_it_or_its_failure_is_there(runtim
     _, port = runtime
     for address in (port, unused_tcp_port):
         loading, one = Loading(), loading_pod(address)
-        assert loading.awaited([one]) == set()
+        assert loading.awaited([one], NOW) == set()
         loading.of([one], NOW)
-        assert loading.awaited([one]) == {"demo-5d4f2-abcde"}
+        assert loading.awaited([one], NOW) == {"demo-5d4f2-abcde"}
         await settled(loading)
-        assert loading.awaited([one]) == set()
+        assert loading.awaited([one], NOW) == set()
 
 
 async def test_a_pod_that_does_not_answer_is_asked_less_and_less(unused_tcp_port):

@@ -322,6 +322,37 @@ def test_what_ends_a_server_while_it_loads_stalls_the_next_try_too():
     assert conditions(whole)["Stalled"] == ("True", "OutOfMemory")
 
 
+def fetching(last: Object | None = None, since: datetime.timedelta = datetime.timedelta(minutes=2)) -> Object:
+    """A pod whose model is fetched, for so long."""
+    status = running(last=last, name="fetch")
+    status["state"]["running"]["startedAt"] = (NOW - since).isoformat().replace("+00:00", "Z")
+    return pod(init_containers=[status])
+
+
+def test_a_fetch_that_runs_is_never_past_the_deadline():
+    whole = past_deadline(fetching())
+    assert conditions(whole)["Ready"] == ("False", "Fetching")
+    assert kstatus(whole, 1) == "InProgress"
+    assert kstatus(past_deadline(fetching(since=datetime.timedelta(seconds=1))), 1) == "InProgress"
+
+
+@pytest.mark.parametrize(("code", "reason"), [(10, "ModelNotFound"), (11, "ModelGated"), (12, "NoNetwork")])
+def test_what_ended_a_fetch_before_is_said_until_another_has_begun(code: int, reason: str):
+    last = terminated(code)
+    for whole in (told(broken(fetching(last))), past_deadline(fetching(last))):
+        assert conditions(whole)["Ready"] == ("False", "Fetching")
+        assert kstatus(whole, 1) == "InProgress"
+    tries = fetching(last, datetime.timedelta(seconds=70))
+    assert conditions(told(broken(tries)))["Ready"] == ("False", reason)
+    assert kstatus(past_deadline(tries), 1) == "Failed"
+
+
+def test_what_ends_a_fetch_while_it_fetches_is_said_of_the_next_try_too():
+    full = terminated(13, cause(13, "NoSpace", "/cache lacks 3 GB."))
+    for last, reason in ((terminated(137, reason="OOMKilled"), "OutOfMemory"), (full, "NoSpace")):
+        assert conditions(told(broken(fetching(last))))["Ready"] == ("False", reason)
+
+
 def test_an_invalid_spec_is_told_with_its_field_and_what_serves_serves_on():
     error = InvalidService("spec.engine.maxModelLen", "-5 is below 1.")
     whole = told(serving(invalid=refusal(error)), refused=True)
