@@ -15,6 +15,7 @@ from e2e.ground.control_plane import ControlPlane
 from e2e.helm.command import VALUES, golden_of
 from e2e.operators import Object, defined, service, until
 from slipway.service import InvalidService, from_mapping
+from slipway.service.labels import PROFILE
 
 NAMESPACE = "admitting"
 OF_CHART = next(path for path in VALUES if path.stem == "admission")
@@ -147,3 +148,6 @@ def test_a_pod_outside_the_policy_is_refused_and_one_of_no_service_is_none_of_it
     assert "quay.io/weights:1" in told(plane, pod("weights", volumes=[weights]))
     fetch = [{"name": "fetch", "image": "quay.io/fetch:1"}]
     assert "quay.io/fetch:1" in told(plane, pod("fetch", initContainers=fetch))
+    of_profile = pod("profile", image="quay.io/of-profile:1", serviceAccountName="gpu")
+    of_profile["metadata"]["annotations"] = {PROFILE: "gpus"}
+    assert "denied request" not in told(plane, of_profile)

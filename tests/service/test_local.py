@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 from slipway.service import InvalidService, from_mapping, load, local_start
+from slipway.service.engine import fetched_to
+from slipway.service.spec import S3Model
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -55,9 +57,24 @@ def test_a_model_on_a_volume_needs_a_folder_of_this_machine():
 def test_a_bucket_is_fetched_before_the_server_starts():
     model = {"s3": {"uri": "s3://b/x/", "endpoint": "http://store", "secret": "keys"}}
     start = local_start(from_mapping(document(model=model)), {"SLIPWAY_CACHE": "/here"})
-    assert start.before == ["fetch", "s3://b/x/", "/here/s3/b/x", "--endpoint", "http://store"]
-    assert start.argv[1] == "/here/s3/b/x"
+    assert start.before == ["fetch", "s3://b/x/", "/here/s3@store/b/x", "--endpoint", "http://store"]
+    assert start.argv[1] == "/here/s3@store/b/x"
     assert "spec.model.s3.secret is keys of a cluster" in " ".join(start.warnings)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "place"),
+    [
+        (None, "s3/models/llama"),
+        ("https://prod.example", "s3@prod.example/models/llama"),
+        ("https://user:secret@Staging.example:9000/x", "s3@staging.example_9000/models/llama"),
+    ],
+)
+def test_buckets_of_one_name_in_different_stores_have_folders_of_their_own(
+    endpoint: str | None, place: str
+) -> None:
+    source = S3Model(uri="s3://models/llama/", endpoint=endpoint)
+    assert str(fetched_to(source, PurePosixPath("/cache"))) == f"/cache/{place}"
 
 
 def test_the_demo_models_image_is_what_slipway_demo_fetches():

@@ -121,7 +121,10 @@ class Repository:
     @property
     def _place(self) -> Path:
         cache = self.folder or os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope/hub"
-        return Path(cache).expanduser() / "slipway" / self.name / (self.revision or MASTER)
+        revision = urllib.parse.quote(
+            self.revision or MASTER, safe=""
+        )  # one folder below, whatever it is called
+        return Path(cache).expanduser() / "slipway" / self.name / revision
 
     def _listed(self) -> list[RemoteFile]:
         """As the site lists them, or listed them when it could be asked last."""

@@ -17,6 +17,7 @@ from slipway.service.bounds import BOUNDS, FILE_ROOTS, Bound
 from slipway.service.companions import OURS
 from slipway.service.crd.rules import listed, quoted
 from slipway.service.fit_pod import FIT
+from slipway.service.labels import PROFILE
 from slipway.service.policy import CODE_ARGUMENTS, FILE, NAMELESS, NO_FILES, TEMPLATE
 from slipway.service.policy_values import KEYS, ONLY_WIDEN, Policy
 
@@ -26,6 +27,11 @@ UNSET = {key: json.dumps(getattr(Policy(), name)) for key, name in KEYS.items()}
 """What each setting is in CEL where the chart has no value for it."""
 LIVES = {"name": "lives", "expression": "!has(object.metadata.deletionTimestamp)"}
 """What is being deleted may lose its finalizers, whatever it asked for."""
+OF_DOCUMENT = {
+    "name": "of-its-document",
+    "expression": f"!({quoted(PROFILE)} in object.metadata.?annotations.orValue({{}}))",
+}
+"""What a profile says is whoever's who runs the cluster; no document can bear this annotation."""
 OF_OURS = {"app.kubernetes.io/managed-by": "slipway"}
 """Labels of the pods of services, and of those that ask before a rollout whether a model fits."""
 BOUNDING = [key for key, name in KEYS.items() if name not in ONLY_WIDEN]
@@ -53,14 +59,14 @@ def _of_services() -> Node:
 
 
 def _of_pods() -> Node:
-    """Of our containers the images, and the account. What a mesh adds is its own affair, and what a document
-    brings is bounded there."""
+    """Of our containers the images, and the account, where no profile brings them. What a mesh adds is its
+    own affair, and what a document brings is bounded there."""
     return {
         "matchConstraints": {
             "objectSelector": {"matchLabels": OF_OURS},
             "resourceRules": [_written("", "v1", "pods")],
         },
-        "matchConditions": [LIVES],
+        "matchConditions": [LIVES, OF_DOCUMENT],
         "settings": {key: UNSET[key] for key in ("images", "serviceAccounts")},
         "variables": [
             _variable(
@@ -174,7 +180,7 @@ def _folder(folders: str) -> str:
 def _image(setting: str) -> str:
     whole = (
         "(!v.contains('/') ? 'docker.io/library/' + v : "
-        "v.split('/')[0].matches('[.:]|^localhost$') ? v : 'docker.io/' + v)"
+        "v.split('/')[0].matches('[.:A-Z]|^localhost$') ? v : 'docker.io/' + v)"
     )
     trimmed = "(one.endsWith('/') ? one.substring(0, size(one) - 1) : one)"
     return (

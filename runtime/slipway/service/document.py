@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from slipway import envs
 from slipway.service import firewall
-from slipway.service.companions import check_companions, companions
+from slipway.service.companions import check_companions
 from slipway.service.devices import check_devices
 from slipway.service.engine import literals, resolved_of
 from slipway.service.fields import InvalidService, read, shown, unknown_field
@@ -17,6 +17,7 @@ from slipway.service.resources import check_resources
 from slipway.service.rollout import is_zero
 from slipway.service.spec import API_VERSION, KIND, Metadata, Service, ServiceSpec
 from slipway.service.storage import check_mounts
+from slipway.service.uncounted import check_uncounted
 from slipway.service.yaml_text import parse_yaml
 
 ONE_PEER = "it names either pods and namespaces, by podSelector and namespaceSelector, or an ipBlock"
@@ -80,9 +81,8 @@ def from_mapping(document: object, policy: Policy = STRICT) -> ServiceSpec:
     check_labels(spec)
     check_mounts(spec)
     check_companions(spec)
-    firewall.check_uncounted(
-        spec, {"spec.env": spec.env, **{f"{path}.env": one.env for path, one in companions(spec)}}
-    )
+    if not spec.devices.present and not spec.profile:
+        check_uncounted(spec)
     check_policy(spec, policy)
     return spec
 

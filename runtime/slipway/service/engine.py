@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from slipway.args.data_parallel import copies_here
 from slipway.service.fields import InvalidService, shown, unknown_field
 from slipway.service.origin import Setting, derived, fixed, said, words_of
-from slipway.service.spec import ServiceSpec
+from slipway.service.spec import S3Model, ServiceSpec
 from slipway.sockets import EVERYWHERE
 
 if TYPE_CHECKING:
@@ -55,9 +56,12 @@ def arguments(spec: ServiceSpec) -> Iterator[Setting]:
         yield Setting("drain_timeout", ("--drain-timeout", str(drain)), said("spec.rollout.drainSeconds"))
 
 
-def fetched_to(uri: str, cache: PurePosixPath) -> PurePosixPath:
-    """Where a folder or an object of a bucket comes to lie, so that services may share a cache."""
-    return cache / "s3" / uri.removeprefix("s3://").rstrip("/")
+def fetched_to(source: S3Model, cache: PurePosixPath) -> PurePosixPath:
+    """Where a folder or an object of a bucket comes to lie, so that services may share a cache: buckets of
+    different stores may have one name."""
+    host = urlsplit(source.endpoint).netloc.rpartition("@")[2].lower() if source.endpoint else ""
+    store = f"s3@{host.replace(':', '_')}" if host else "s3"
+    return cache / store / source.uri.removeprefix("s3://").rstrip("/")
 
 
 def _model(spec: ServiceSpec) -> Setting:
@@ -68,7 +72,7 @@ def _model(spec: ServiceSpec) -> Setting:
         field = f"spec.model.{'pvc' if model.pvc else 'image'}"
         return Setting("model", (folder,), derived(field, "mounted there"))
     if model.s3:
-        folder = str(fetched_to(model.s3.uri, CACHE))
+        folder = str(fetched_to(model.s3, CACHE))
         return Setting("model", (folder,), derived("spec.model.s3.uri", "fetched there"))
     if model.hub:
         return Setting("model", (model.hub.id,), said("spec.model.hub.id"))

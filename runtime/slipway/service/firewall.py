@@ -11,7 +11,6 @@ from slipway.service.fields import InvalidService, camel
 from slipway.service.pod_parts import EnvVar
 from slipway.service.policy_values import starts
 from slipway.service.spec import ServiceSpec
-from slipway.service.usual_variables import DEVICE_VARIABLES, HIDING, UNCOUNTED
 
 FETCH_SECRET = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 """Keys of the Secret that spec.model.s3 names, which are also the variables that `slipway fetch` reads."""
@@ -49,20 +48,6 @@ def check_plain_env(entries: tuple[EnvVar, ...], path: str) -> None:
         variable = envs.BY_NAME.get(entry.name)
         if variable and variable.action == "secret-only" and entry.secret is None:
             raise InvalidService(place, f"{entry.name} may not be set: {FROM_A_SECRET}.")
-
-
-def check_uncounted(spec: ServiceSpec, containers: Mapping[str, tuple[EnvVar, ...]]) -> None:
-    """Raises InvalidService where a document that asks for no devices would get them by a variable.
-
-    `containers` are the variables of each, by their field. A profile may set such a variable, for a cluster
-    without a device plugin: whoever writes it runs the cluster.
-    """
-    if spec.devices.present or spec.profile:
-        return
-    for path, entries in containers.items():
-        for index, entry in enumerate(entries):
-            if entry.name in DEVICE_VARIABLES and entry.value not in HIDING:
-                raise InvalidService(f"{path}[{index}]", f"{entry.name} may not be set: {UNCOUNTED}.")
 
 
 def _check_source(entry: EnvVar, path: str) -> None:

@@ -18,6 +18,8 @@ PLACES = (
     "disruption.labels",
 )
 """Fields of the spec with labels of pods and of each object beside them."""
+PROFILE = "slipway.dev/profile"
+"""Annotation of pods that have an image, an account or devices of a ServingProfile: its name."""
 TAKEN = f"{', '.join(OURS[:-1])} and {OURS[-1]} are the operator's own. Leave them out"
 
 
@@ -32,7 +34,7 @@ def labels(spec: ServiceSpec) -> dict[str, str]:
 
 
 def check_labels(spec: ServiceSpec) -> None:
-    """Raises InvalidService where the document gives a label of ours."""
+    """Raises InvalidService where the document gives a label or an annotation of ours."""
     given: tuple[Mapping[str, str], ...] = (
         spec.runtime.pod_labels,
         spec.rollout.labels,
@@ -43,3 +45,5 @@ def check_labels(spec: ServiceSpec) -> None:
     for place, own in zip(PLACES, given, strict=True):
         if not own.keys().isdisjoint(OURS):
             raise InvalidService(f"spec.{place}", f"{TAKEN}.")
+    if PROFILE in spec.runtime.pod_annotations:
+        raise InvalidService("spec.runtime.podAnnotations", f"{PROFILE} is the operator's own. Leave it out.")

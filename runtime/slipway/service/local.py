@@ -77,7 +77,7 @@ def local_model(spec: ServiceSpec, environ: Mapping[str, str]) -> str:
             f"{model.path} does not exist on this machine. Put the model there, or name it with --model.",
         )
     if model.s3:
-        return str(fetched_to(model.s3.uri, PurePosixPath(_cache(environ))))
+        return str(fetched_to(model.s3, PurePosixPath(_cache(environ))))
     return model.hub.id if model.hub else model.path or ""
 
 

@@ -26,13 +26,14 @@ from slipway.service.engine import (
 from slipway.service.facts import Facts
 from slipway.service.fields import written
 from slipway.service.firewall import FETCH_SECRET, FROM_SECRETS
-from slipway.service.labels import labels
+from slipway.service.labels import PROFILE, labels
 from slipway.service.origin import Entry, Origin, Setting, derived, fixed, said, words_of
 from slipway.service.pod_parts import Container, EnvVar, KeyReference
 from slipway.service.profile import with_profile
 from slipway.service.resources import of_fetch, of_server, shared_memory
 from slipway.service.spec import S3Model, ServiceSpec
 from slipway.service.storage import OURS, volumes
+from slipway.service.usual_variables import DEVICE_VARIABLES
 
 if TYPE_CHECKING:
     from slipway.args import Resolved
@@ -45,6 +46,8 @@ ARCHITECTURE_LABEL = "kubernetes.io/arch"
 """Of nodes."""
 USER = 1001
 """Of the images; any other may run them too."""
+HIDDEN = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+"""For a container that has no device: its image may ask for all of the node, as those of NVIDIA's do."""
 OF_SERVER = ("shm", "tls")
 """Volumes of ours that the server alone has."""
 TRUSTING = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "AWS_CA_BUNDLE")
@@ -68,6 +71,7 @@ def pod_template(spec: ServiceSpec, facts: Facts) -> Object:
         # Where Istio injects its proxy, that starts before the fetch and ends after the last request.
         "sidecar.istio.io/nativeSidecar": "true",
         **spec.runtime.pod_annotations,
+        **({PROFILE: facts.profile.name} if facts.profile else {}),
     }
     metadata: Object = {"labels": {**spec.runtime.pod_labels, **labels(spec)}, "annotations": annotations}
     return {"metadata": metadata, "spec": pod}
@@ -156,7 +160,7 @@ def _fetch(
     spec: ServiceSpec, source: S3Model, facts: Facts, resolved: Resolved, mounts: list[Object]
 ) -> Object:
     """It alone sees the keys of the bucket."""
-    words = ["fetch", source.uri, str(fetched_to(source.uri, CACHE))]
+    words = ["fetch", source.uri, str(fetched_to(source, CACHE))]
     if source.endpoint:
         words += ["--endpoint", source.endpoint]
     entries: list[Object] = [{"name": "HOME", "value": str(CACHE)}]
@@ -164,8 +168,9 @@ def _fetch(
     entries += [
         _env_entry(entry)
         for entry in spec.env
-        if entry.name != "HOME" and not entry.name.startswith(envs.PREFIXES)
+        if entry.name not in ("HOME", *DEVICE_VARIABLES) and not entry.name.startswith(envs.PREFIXES)
     ]
+    entries += [HIDDEN] if spec.runtime.image else []
     for name in FETCH_SECRET if source.secret else ():
         reference: Object = {"name": source.secret, "key": name}
         if name == "AWS_SESSION_TOKEN":
@@ -195,14 +200,15 @@ def _container(
 
 def _companion(spec: ServiceSpec, wanted: Container) -> Object:
     """A container of the document's own. Its words are the kubelet's to expand, as in any other pod."""
-    own = wanted.security
+    own, env = wanted.security, [_env_entry(entry) for entry in wanted.env]
+    asks = any("/" in name for amounts in written(wanted.resources).values() for name in amounts)
     made: Object = {
         "name": wanted.name,
         "image": wanted.image,
         "imagePullPolicy": wanted.image_pull_policy,
         "command": list(wanted.command),
         "args": list(wanted.args),
-        "env": [_env_entry(entry) for entry in wanted.env],
+        "env": env if asks or any(entry["name"] == HIDDEN["name"] for entry in env) else [*env, HIDDEN],
         "resources": written(wanted.resources),
         "securityContext": _restricted(
             read_only(spec) if own.read_only_root_filesystem is None else own.read_only_root_filesystem
@@ -250,6 +256,9 @@ def _defaults(spec: ServiceSpec, own: set[str]) -> Iterator[Entry]:
     yield entry("HF_HOME", CACHE / "huggingface", WRITABLE)
     if "VLLM_CACHE_ROOT" not in own:  # over which ours would win
         yield entry("SLIPWAY_CACHE", CACHE / "slipway", WRITABLE)
+    if spec.runtime.image and not spec.devices.present:
+        why = derived("spec.runtime.image", "by its own variable it may ask for all devices of a node")
+        yield entry(HIDDEN["name"], HIDDEN["value"], why)
     if not spec.model.hub:
         yield entry("HF_HUB_OFFLINE", 1, derived("spec.model", "it is no hub's"))
 

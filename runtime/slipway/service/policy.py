@@ -20,6 +20,14 @@ FILE = r"^(/|~|[.][.]?/)|(^|/)[.][.](/|$)"
 CODE_ARGUMENTS = ("logConfigFile",)
 """Arguments that run code by what their file says, and that a document may give where no policy is set: a
 logging configuration calls whatever it names."""
+CODE_KEYS = {
+    "kvTransferConfig": ("kv_connector_module_path",),
+    "compilationConfig": ("backend",),
+    "hfOverrides": ("auto_map",),
+}
+"""Keys of arguments that are JSON by which a runtime imports a module, as images of others may."""
+MODULE = r"\w\.\w"
+"""What the name of a module has, and that of a built-in part has not."""
 NAMELESS = '""'
 """How an empty text is shown among others."""
 FEW = 12
@@ -50,7 +58,8 @@ def full_name(image: str) -> str:
     first, slash, _ = image.partition("/")
     if not slash:
         return f"docker.io/library/{image}"
-    return image if first == "localhost" or "." in first or ":" in first else f"docker.io/{image}"
+    registry = first == "localhost" or set(first) & set(".:") or first != first.lower()
+    return image if registry else f"docker.io/{image}"
 
 
 def _admits(bound: Bound, value: str, admitted: Collection[str], namespace: str | None) -> bool:
@@ -96,9 +105,13 @@ def _check_arguments(spec: ServiceSpec, policy: Policy) -> None:
     """Those that run code are refused with and without a policy, unless it admits them."""
     from slipway.args.schema import CAMEL
 
+    resolved = resolved_of(spec)
     for name, value in spec.engine.items():
         argument = CAMEL[name]
         code = argument.security_sensitive or (policy.bounded and name in CODE_ARGUMENTS)
+        if policy.bounded and name in CODE_KEYS:
+            parsed = resolved[argument.name] if argument.name in resolved.given else value
+            code |= any(map(_names_module, _values(parsed, CODE_KEYS[name])))
         if not code or not value or value == argument.default:
             continue
         if not policy.allow_code and name not in policy.permitted_arguments:
@@ -109,6 +122,19 @@ def _check_arguments(spec: ServiceSpec, policy: Policy) -> None:
                 f"the cluster to set policy.allowCode, or to add {name} to policy.permittedArguments.",
                 reason="PolicyDenied",
             )
+
+
+def _values(parsed: object, keys: Collection[str]) -> Iterator[object]:
+    """Of these keys, in any spelling that a parser may take for them."""
+    if isinstance(parsed, Mapping):
+        for key, value in parsed.items():
+            if str(key).replace("-", "_").lower() in keys:
+                yield value
+            yield from _values(value, keys)
+
+
+def _names_module(value: object) -> bool:
+    return any(re.search(MODULE, text) for text in _texts(value))
 
 
 def _check_files(spec: ServiceSpec, policy: Policy) -> None:

@@ -13,7 +13,13 @@ Argument = Annotated[str, Form(r"[a-z][A-Za-z0-9]*", "an argument as spec.engine
 Variable = Annotated[
     str, Form(r"[A-Za-z_][A-Za-z0-9_]*\*?|\*", "a variable, or the beginning of some such as NCCL_*")
 ]
-Image = Annotated[str, Form(r"[A-Za-z0-9][-A-Za-z0-9._/:@]*", "an image, a registry or a folder of images")]
+Image = Annotated[
+    str,
+    Form(
+        r"(localhost|[A-Za-z0-9][-A-Za-z0-9]*[.:A-Z][-A-Za-z0-9.:]*|[A-Z][-A-Za-z0-9]*)(/[-A-Za-z0-9._/:@]*)?",
+        "a registry, or an image or a folder of images with its registry, such as docker.io/org",
+    ),
+]
 Folder = Annotated[str, Form(r"/\S*", "an absolute path")]
 Name = Annotated[
     str,

@@ -31,6 +31,7 @@ from slipway.service.spec import (
     ServiceSpec,
     TrustedCa,
 )
+from slipway.service.uncounted import check_uncounted
 from slipway.service.yaml_text import parse_yaml
 
 PROFILE_KIND = "ServingProfile"
@@ -106,6 +107,8 @@ def misfits_of(spec: ServiceSpec, profile: ServingProfile | None) -> list[str] |
 def check_profiled(spec: ServiceSpec, profile: ServingProfile | None) -> ServiceSpec:
     """The document with what its profile adds. Raises InvalidService where the two do not go together."""
     whole = with_profile(spec, profile)
+    if not whole.devices.present:
+        check_uncounted(spec)
     if profile is not None:
         # Whoever writes profiles runs the cluster.
         firewall.check_env(whole, envs.BY_NAME)

@@ -45,12 +45,18 @@ class Metadata:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
 
+_OF_HUB = r"[A-Za-z0-9_][^\s/]*"
+"""A step of a name, and none of a path: the server looks for a folder before it asks the hub."""
+_REF = r"[^\s/.-][^\s/]*"
+"""A step of a reference of git's, which begins with no dot."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubModel:
     """A model of the Hugging Face hub."""
 
-    id: Annotated[str, Form(r"[^\s/-][^\s/]*(/[^\s/]+){0,2}", "a model of the hub such as org/name")]
-    revision: Annotated[str, Form(r"[^\s-]\S*", "a branch, a tag or a commit")] | None = None
+    id: Annotated[str, Form(rf"{_OF_HUB}(/{_OF_HUB}){{0,2}}", "a model of the hub such as org/name")]
+    revision: Annotated[str, Form(rf"{_REF}(/{_REF})*", "a branch, a tag or a commit")] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

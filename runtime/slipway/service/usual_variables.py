@@ -8,10 +8,17 @@ from slipway import envs
 
 HIDING = ("", "void", "none")
 """Values by which a container asks its runtime for no device."""
-DEVICE_VARIABLES = ("AMD_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+DEVICE_VARIABLES = (
+    "AMD_VISIBLE_DEVICES",
+    "ASCEND_VISIBLE_DEVICES",
+    "CAMBRICON_VISIBLE_DEVICES",
+    "HABANA_VISIBLE_DEVICES",
+    "MTHREADS_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+)
 """By which container runtimes hand out devices that nobody counted."""
 UNCOUNTED = (
-    "this service asks for no devices, and by this variable a node would give it some that nobody counted. "
+    "this service asks for no devices, and by this a node would give it some that nobody counted. "
     "Ask for them by spec.devices; the value void hides them all"
 )
 NEVER_LEAVING = (
