@@ -62,7 +62,7 @@ def test_a_key_guards_every_path_but_those_of_probes(
     right = {"Authorization": "Bearer s3cret-ключ".encode()}
     routes = routes_of(served)
     open_ = {path for path, _, route in routes if route.public}
-    assert {path for path in open_ if not path.startswith("/console")} == set(OPEN)
+    assert {path for path in open_ if path != "/" and not path.startswith("/console")} == set(OPEN)
     assert len(routes) == sum(len(route.methods or ()) for route in served.http.config.app.routes)
     for path in OPEN:
         assert served.get(path).status_code == 200
@@ -234,8 +234,62 @@ def test_a_slash_too_many_is_taken_back_without_a_word_on_host_and_prefix(
     assert served.get("/console/", follow_redirects=True).text == served.get("/console").text
     posted = served.post("/v1/completions/", BODY)
     assert (posted.status_code, posted.headers["location"]) == (307, "../completions")
-    for path in ("/", "/console//", "/nothing/"):
+    for path in ("/console//", "/nothing/"):
         assert served.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("arguments", [(), ("--root-path", "/llm"), ("--api-key", "secret")])
+def test_a_browser_that_names_no_page_is_led_to_the_console(
+    start: Callable[..., Served], arguments: tuple[str, ...]
+) -> None:
+    served = start(*arguments)
+    answer = served.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "console")
+    assert served.get("/", follow_redirects=True).text == served.get("/console").text
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("/V1/Chat/Completions", "did you mean /v1/chat/completions?"),
+        ("/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/v1/models", "did you mean /v1/models?"),
+        ("/models", "did you mean /v1/models?"),
+        ("/openai/v1/embeddings/", "did you mean /v1/embeddings?"),
+        ("/llm/v1/messages", "did you mean /v1/messages?"),
+        ("/api/chat", "of Ollama, and not here; /v1/chat/completions is."),
+        ("/generate", "of TGI, and not here; /v1/completions is."),
+        ("/something/else", "GET /v1/models lists what is served."),
+        (f"/v1/{'chat' * 500}", "GET /v1/models lists what is served."),
+    ],
+)
+def test_a_path_that_is_not_there_leads_to_the_one_that_was_meant(
+    served: Served, path: str, said: str
+) -> None:
+    answer = served.get(path)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"].endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/chat/completions", ["POST"]),
+        ("POST", "/v1/models", ["GET", "HEAD"]),
+        ("PATCH", "/v1/responses/resp_1", ["DELETE", "GET", "HEAD"]),
+        ("GET", "/v1/messages", ["POST"]),
+    ],
+)
+def test_a_method_that_does_not_work_is_answered_with_those_that_do(
+    served: Served, method: str, path: str, allowed: list[str]
+) -> None:
+    answer = httpx.request(method, served.url + path)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == ", ".join(allowed)
+    verb = "do" if allowed[1:] else "does"
+    said = f"{method} does not work on {path}; {' and '.join(allowed)} {verb}."
+    assert answer.json()["error"]["message"] == said
 
 
 def test_the_documents_can_be_removed(start: Callable[..., Served]) -> None:

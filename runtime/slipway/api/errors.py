@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slipway.api import wayfinding
 from slipway.api.protocol.answers import Error, ErrorDetail
 
 logger = logging.getLogger("slipway.api")
@@ -190,15 +191,19 @@ def in_our_words(request: Request, error: HTTPException) -> ApiError:
     """Any HTTP exception, the framework's own included, as one of ours."""
     if isinstance(error, ApiError):
         return error
-    path = request.url.path
-    sentences = {
-        404: f"There is no {path} here; GET /v1/models lists what is served.",
-        405: f"{request.method} does not work on {path}.",
-    }
+    path, routes, headers = request.url.path, request.app.routes, dict(error.headers or {})
+    sentence = error.detail
+    if error.status_code == 404:
+        sentence = wayfinding.nowhere(path, routes)
+    elif error.status_code == 405:
+        working = wayfinding.methods(request.scope, routes)
+        verb = "do" if len(working) > 1 else "does"
+        sentence = f"{request.method} does not work on {path}; {' and '.join(working)} {verb}."
+        headers["Allow"] = ", ".join(working)
     phrase = HTTPStatus(error.status_code).phrase
     return ApiError(
-        sentences.get(error.status_code, error.detail),
+        sentence,
         status=error.status_code,
         code=phrase.lower().replace(" ", "_"),
-        headers=error.headers,
+        headers=headers,
     )

@@ -1,4 +1,4 @@
-"""`GET /console`: a page to chat with the model, try its parameters and watch the server.
+"""`GET /console`, to which `/` leads: a page to chat with the model, try its parameters and watch the server.
 
 Its files hold no secret and a browser loads them before anyone could type a key, so they are public; the
 requests that the page sends carry the key.
@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from slipway.api.route import ApiRoute, Endpoint
 
@@ -35,9 +35,16 @@ POLICY = "; ".join(
 
 def console_routes() -> list[ApiRoute]:
     """The page, and each of its files below it, as they are when the server starts."""
+
+    async def to_page(request: Request) -> Response:
+        return RedirectResponse("console")  # relative: behind a proxy nobody here knows the prefix
+
     return [
-        ApiRoute("/console" if path.name == PAGE else f"/console/{path.name}", _file(path), public=True)
-        for path in sorted(FOLDER.iterdir())
+        ApiRoute("/", to_page, public=True),
+        *(
+            ApiRoute("/console" if path.name == PAGE else f"/console/{path.name}", _file(path), public=True)
+            for path in sorted(FOLDER.iterdir())
+        ),
     ]
 
 
