@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import socket
 import ssl
@@ -408,24 +407,6 @@ def test_an_unexpected_exception_is_answered_with_an_id(
     assert answer.status_code == 500
     assert "find-me" in answer.json()["error"]["message"]
     assert any("find-me" in record.message and record.exc_info for record in caplog.records)
-
-
-def test_requests_are_logged_unless_that_is_off(
-    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "slipway.api.requests")
-    start("--max-log-len", "4").post("/v1/completions", {"prompt": "abcdefghij", "max_tokens": 1})
-    logged = logged_requests(caplog)
-    assert len(logged) == 1
-    assert "abcd" in logged[0]
-    assert "abcde" not in logged[0]
-    caplog.clear()
-    start("--disable-log-requests").post("/v1/completions", BODY)
-    assert not logged_requests(caplog)
-
-
-def logged_requests(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.name == "slipway.api.requests"]
 
 
 def test_what_the_server_was_started_with_is_not_for_every_page(served: Served) -> None:

@@ -200,10 +200,10 @@ def test_a_package_that_is_missed_when_the_engine_has_started_is_named(tiny: Pat
 
 
 def test_that_prompts_are_logged_in_full_is_said_once_at_the_start(tiny: Path) -> None:
-    told = "--disable-log-requests logs none of them, --max-log-len N cuts them"
-    with live_server(tiny, "--api-server-count", "2") as server:
+    told = "as --enable-log-requests says; --max-log-len N cuts them"
+    with live_server(tiny, "--api-server-count", "2", "--enable-log-requests") as server:
         assert server.wait_until_said("Ready after").count(told) == 1
-    with live_server(tiny, "--max-log-len", "10") as server:
+    with live_server(tiny, "--enable-log-requests", "--max-log-len", "10") as server:
         assert told not in server.wait_until_said("Ready after")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -112,23 +111,6 @@ def test_what_processors_are_told_counts_for_every_output(
         served.post("/v1/completions", body | {"n": 6}), 400, "logits_processors", "each of the 6 outputs"
     )
     assert served.post("/v1/completions", body).status_code == 200
-
-
-def test_parameters_are_logged_once_a_request_and_cut(
-    start: Callable[..., Served], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "slipway.api.requests")
-    long = {"allowed_token_ids": [*range(500)], "logit_bias": {str(token): 1 for token in range(500)}}
-    body = {"prompt": ["a", "b"], "max_tokens": 1, "temperature": 0.25, **long}
-    for limit in ("none", "3"):
-        caplog.clear()
-        start("--max-log-len", limit).post("/v1/completions", body)
-        first, second = (record.message for record in caplog.records if "request cmpl-" in record.message)
-        assert "temperature=0.25" in first
-        shown = ", ".join(map(str, range(3 if limit == "3" else 16)))
-        assert f"allowed_token_ids=({shown}, ...)" in first
-        assert "temperature" not in second
-        assert len(first) < 1200
 
 
 def test_log_probabilities_of_prompts_are_bounded_as_often_as_an_answer_has_them(

@@ -20,6 +20,7 @@ NEWER = {
     "data_parallel_external_lb",
     "data_parallel_hybrid_lb",
     "data_parallel_rank",
+    "enable_log_requests",
     "enable_tokenizer_info_endpoint",
     "eplb_config",
     "master_addr",

@@ -194,10 +194,12 @@ class Bodies:
             self.held -= own
 
 
-def asleep() -> ApiError:
-    """The answer to a request that an engine would have to wake for."""
-    return _unavailable("The engine sleeps until POST /wake_up wakes it; try again then.", "asleep", 5)
+def asleep(logged: bool = False) -> ApiError:
+    """The answer to a request that an engine would have to wake for; `logged` where its own line says so."""
+    message = "The engine sleeps until POST /wake_up wakes it; try again then."
+    return _unavailable(message, "asleep", 5, logged)
 
 
-def _unavailable(message: str, code: str, retry_after: int) -> ApiError:
-    return ApiError(message, status=503, code=code, headers={"Retry-After": str(retry_after)})
+def _unavailable(message: str, code: str, retry_after: int, logged: bool = False) -> ApiError:
+    headers = {"Retry-After": str(retry_after)}
+    return ApiError(message, status=503, code=code, headers=headers, logged=logged)

@@ -22,6 +22,7 @@ from slipway.api.configure import Arguments
 from slipway.api.document import document_routes
 from slipway.api.edge import Edge
 from slipway.api.frontend import Frontend
+from slipway.api.request_log import Unsaid
 from slipway.api.route import ApiRoute
 from slipway.api.routes import (
     adapters,
@@ -39,6 +40,7 @@ from slipway.api.routes import (
     tokenize,
 )
 from slipway.api.routes.console import console_routes
+from slipway.api.routes.inference import InferenceRoute
 from slipway.exits import BAD_ARGUMENTS, Exit
 from slipway.plugins import imported
 
@@ -71,6 +73,7 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
     app.router.default = partial(_without_slash, routes, app.router.default)
     app.state.frontend = front
     app.state.guard = guard(settings.api_keys)
+    Unsaid.apply((one.path for one in routes if isinstance(one, InferenceRoute)), settings.root_path)
     _add_middleware(app, front, arguments)
     return app
 

@@ -136,7 +136,7 @@ class BeamRun(Run):
                         self._observe(output, 1)
         except EngineDead as dead:
             self.error = str(dead)
-            raise engine_gone(dead) from None
+            raise engine_gone(dead, logged=True) from None
         for output in self.outputs:
             index, child = divmod(output.number, order.n)
             yield self._take(output, self._whole(output, searches[index].best[child], num_cached[index]))

@@ -232,6 +232,7 @@ class Settings:
     """Of which callers present one; none: everyone may call."""
     max_concurrency: int | None
     api_server_count: int
+    enable_log_requests: bool
     disable_log_requests: bool
     disable_log_stats: bool
     batch_size_interval: float

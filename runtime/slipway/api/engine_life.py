@@ -38,9 +38,9 @@ async def opened(front: Frontend) -> tuple[Texts, Ready]:
 def warnings_of(front: Frontend, texts: Texts, ready: Ready) -> list[str]:
     """What of the model is not as asked, and that the log keeps what users write."""
     warnings = [*(texts.tokenizer.warnings if texts.tokenizer else ()), *ready.warnings]
-    if front.logs_prompts_whole:
+    if front.log.has_prompts_whole:
         warnings.append(
-            "Prompts are logged in full: --disable-log-requests logs none of them, --max-log-len N cuts them."
+            "Prompts are logged in full, as --enable-log-requests says; --max-log-len N cuts them."
         )
     if front.settings.enable_sleep_mode and not front.settings.dev_mode:
         warnings.append(

@@ -18,6 +18,7 @@ from slipway.api import wayfinding
 from slipway.api.protocol.answers import Error, ErrorDetail
 
 logger = logging.getLogger("slipway.api")
+request_logger = logging.getLogger("slipway.api.requests")
 
 _SHOWN_VALUE_CHARACTERS = 80
 
@@ -54,10 +55,13 @@ class ApiError(HTTPException):
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
+        logged: bool = False,
     ) -> None:
+        """`logged`: the log has it in the line of its request."""
         super().__init__(status, message, dict(headers or {}))
         self.param = param
         self.code = code
+        self.logged = logged
 
 
 class TooLong(ApiError):
@@ -181,6 +185,11 @@ def shown_value(value: object) -> str:
     return text
 
 
+def one_line(text: str) -> str:
+    """What a client sends makes no line of the log, and moves no cursor."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 async def answer(request: Request, error: Exception) -> Response:
     """Every HTTP exception, the framework's own included, in OpenAI's shape."""
     assert isinstance(error, HTTPException)
@@ -188,9 +197,15 @@ async def answer(request: Request, error: Exception) -> Response:
 
 
 def in_our_words(request: Request, error: HTTPException) -> ApiError:
-    """Any HTTP exception, the framework's own included, as one of ours."""
-    if isinstance(error, ApiError):
-        return error
+    """Any HTTP exception, the framework's own included, as one of ours, which the log has then."""
+    told = error if isinstance(error, ApiError) else _in_our_words(request, error)
+    if not told.logged:
+        path, why = one_line(request.url.path), one_line(told.detail)
+        request_logger.info("%s %s: %d, %s", request.method, path, told.status_code, why)
+    return told
+
+
+def _in_our_words(request: Request, error: HTTPException) -> ApiError:
     path, routes, headers = request.url.path, request.app.routes, dict(error.headers or {})
     sentence = error.detail
     if error.status_code == 404:

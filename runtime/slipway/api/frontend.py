@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import reprlib
 import time
 import uuid
 from collections.abc import Callable
@@ -12,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
@@ -28,13 +25,13 @@ from slipway.api.idle_check import IdleCheck
 from slipway.api.memory import MemoryReport
 from slipway.api.model import ServedModel, served_model
 from slipway.api.pooled_run import PooledRun
+from slipway.api.request_log import RequestLog
 from slipway.api.response_store import ResponseStore
 from slipway.api.seeds import Seeds
 from slipway.api.structured import say_whose_work_it_is
 from slipway.api.texts import Texts
 from slipway.engine.client import Client
 from slipway.engine.messages import Ready, Stats
-from slipway.engine.params import SamplingParams
 from slipway.metrics.declared import CACHE_LABELS
 from slipway.metrics.registry import ServerMetrics
 
@@ -46,12 +43,9 @@ TEXT_THREADS = 2
 MAX_REQUEST_ID = 128
 NAMES_SHOWN = 16
 """Of models, in an error."""
-LOGGED_MEMBERS = 16
-"""Of each list in the parameters of a request."""
 
 T = TypeVar("T")
 AnyRun = TypeVar("AnyRun", bound=Run)
-logger = logging.getLogger("slipway.api.requests")
 
 
 class Frontend:
@@ -73,6 +67,9 @@ class Frontend:
         self.created = int(time.time())
         self.responses = ResponseStore() if settings.response_store else None
         """Those of /v1/responses; None where none are stored."""
+        self.log = RequestLog(
+            settings.enable_log_requests and not settings.disable_log_requests, settings.max_log_len
+        )
         self.metrics: ServerMetrics | None = None
         self._tracer = _tracer(settings)
         self._model: ServedModel | None = None
@@ -175,7 +172,7 @@ class Frontend:
 
         def made(model: ServedModel) -> Order:
             order = make(model)
-            self._log(order)
+            self.log.begun(order)
             return order
 
         while True:
@@ -208,50 +205,11 @@ class Frontend:
         if self._tracer is not None:
             run.ends.append(self._tracer.recorder(headers))
         run.start()
+        run.ends.append(self.log.ended)
         if adapter is not None and order.beams is not None:  # it asks for the adapter with each token
             let_go = self.adapters.hold(adapter)
             run.ends.append(lambda _: let_go())
         return run
-
-    @property
-    def logs_prompts_whole(self) -> bool:
-        """What users write is in the log, all of it."""
-        settings = self.settings
-        logs = not settings.disable_log_requests and logger.isEnabledFor(logging.INFO)
-        return logs and settings.max_log_len is None
-
-    def _log(self, order: Order) -> None:
-        if self.settings.disable_log_requests or not logger.isEnabledFor(logging.INFO):
-            return
-        limit = self.settings.max_log_len
-        for index, prompt in enumerate(order.prompts):
-            shown = prompt.token_ids if limit is None else prompt.token_ids[:limit]
-            tokenizer = order.rules.tokenizer
-            text = tokenizer.decode(shown, skip_special_tokens=False) if tokenizer else None
-            logger.info(
-                "request %s: prompt %r, %d tokens %s, %s",
-                order.request_id,
-                text if limit is None or text is None else text[:limit],
-                len(prompt.token_ids),
-                shown,
-                _how(order, limit) if index == 0 else "as the first",
-            )
-
-
-def _how(order: Order, limit: int | None) -> str:
-    """What a request's prompts have in common, for its log; the seed is the first one's."""
-    if order.pooling is not None:
-        return str(order.pooling)
-    held = f", held to {order.grammar.text[:limit]}" if order.grammar else ""
-    return f"n {order.n}, {_shown(order.prompts[0].params, limit)}{held}"
-
-
-def _shown(params: SamplingParams, limit: int | None) -> str:
-    """Parameters with the beginnings of their lists."""
-    beginnings = reprlib.Repr()
-    beginnings.maxtuple = LOGGED_MEMBERS if limit is None else min(limit, LOGGED_MEMBERS)
-    values = msgspec.structs.asdict(params).items()
-    return f"SamplingParams({', '.join(f'{name}={beginnings.repr(value)}' for name, value in values)})"
 
 
 def _tracer(settings: Settings) -> Tracer | None:

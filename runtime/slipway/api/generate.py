@@ -195,7 +195,7 @@ class Run:
                     yield self._take(output, delta)
         except EngineDead as dead:
             self.error = str(dead)
-            raise engine_gone(dead) from None
+            raise engine_gone(dead, logged=True) from None
 
     def abort(self) -> None:
         """Have the engine drop what has not ended; nothing where all has."""
@@ -230,9 +230,9 @@ class Run:
             return ApiError(f"The request cannot be answered: {delta.error}.", code="invalid_value")
         self.error = delta.error
         if self._engine.asleep:  # it fell asleep while the request was on its way
-            return asleep()
+            return asleep(logged=True)
         message = f"The request failed in the engine: {delta.error}"
-        return ApiError(message, status=500, code="request_failed")
+        return ApiError(message, status=500, code="request_failed", logged=True)
 
     def _end(self, output: Output, delta: Delta | None, reason: str) -> None:
         output.finish_reason = reason
@@ -265,10 +265,10 @@ class Run:
         output.last_news = now
 
 
-def engine_gone(dead: EngineDead) -> ApiError:
-    """The answer to a request that the engine took with it."""
+def engine_gone(dead: EngineDead, logged: bool = False) -> ApiError:
+    """The answer to a request that the engine took with it; `logged` where its own line says so."""
     message = f"The engine has gone: {dead.failure.message}"
-    return ApiError(message, status=503, code="engine_dead", headers={"Retry-After": "5"})
+    return ApiError(message, status=503, code="engine_dead", headers={"Retry-After": "5"}, logged=logged)
 
 
 async def _merged(groups: list[list[Output]]) -> AsyncIterator[tuple[Output, Delta]]:

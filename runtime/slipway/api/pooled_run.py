@@ -21,5 +21,5 @@ class PooledRun(Run):
                         found.append(delta.pooled)
         except EngineDead as dead:
             self.error = str(dead)
-            raise engine_gone(dead) from None
+            raise engine_gone(dead, logged=True) from None
         return found

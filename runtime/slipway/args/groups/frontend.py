@@ -231,8 +231,15 @@ class Frontend:
 class AsyncEngine:
     """The engine seen from the server."""
 
+    enable_log_requests: bool = arg(False, negatable=True)
+    """Log what each request asks for: its prompts and parameters, at VLLM_LOGGING_LEVEL=DEBUG tokens, too.
+
+    Without it a request is one line once it has ended, with its model, numbers of tokens, times and how it
+    ended, and without anything that users write.
+    """
+
     disable_log_requests: bool = arg(False)
-    """Log no requests: their prompts stay private."""
+    """Log no prompts, as is usual; it goes before --enable-log-requests."""
 
     engine_use_ray: bool = arg(
         False,
