@@ -31,8 +31,8 @@ STALLED_SECONDS = 120.0
 """Without a byte more. Well before --load-timeout, after which the server ends itself."""
 LONG_STEP_SECONDS = 1800.0
 """The same where no bytes are counted, and one step may take long: the default of --load-timeout."""
-AT_ONCE = 16
-"""Questions under way."""
+AT_ONCE = 64
+"""Questions under way; where nobody answers each takes PATIENCE."""
 LONGEST_ANSWER = 1024
 COUNTING = ("download", "load")
 """Phases that count bytes: elsewhere one step may take long."""
@@ -106,7 +106,12 @@ class Answer(Look):
     def awaited(self, now: datetime.datetime) -> bool:
         """Whether nothing is known, and an answer is on its way: a new operator knows nothing of any pod
         before it."""
-        return self.known(now) is None and self.task is not None and not self.task.done()
+        return self.known(now) is None and self.is_asked
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a question is under way, or waits for its turn."""
+        return self.task is not None and not self.task.done()
 
     def miss(self) -> None:
         self.again_at += self.back_off - self.interval  # `begin` counted on something to read by then
@@ -120,6 +125,8 @@ class Loading:
     def __init__(self) -> None:
         self.looks: Looks[Answer] = Looks()
         self._room = asyncio.Semaphore(AT_ONCE)
+        self._asked = 0
+        """Questions under way, and those that wait for room."""
 
     def of(
         self, pods: Sequence[Object], now: datetime.datetime, measures: Object | None = None
@@ -139,12 +146,15 @@ class Loading:
             look = self.looks.at(pod, new)
             if look.ready != new.ready:
                 look = self.looks[uid(pod)] = new
-            if look.due and not look.over:
+            if look.due and not look.over and not look.is_asked:
                 look.begin()
                 look.task = asyncio.create_task(self._ask(look, address))
+                self._asked += 1
             if (said := look.known(now)) is not None:
                 known[name(pod)] = said
-            if not look.over:
+            if look.due and look.is_asked:
+                waits.append(INTERVAL + PATIENCE * self._asked / AT_ONCE)
+            elif not look.over:
                 waits.append(look.wait)
         return known, min(waits, default=None)
 
@@ -154,12 +164,15 @@ class Loading:
         return frozenset(pod for pod, look in looks.items() if look is not None and look.awaited(now))
 
     async def _ask(self, look: Answer, address: str) -> None:
-        async with self._room:
-            try:
+        try:
+            async with self._room:
+                look.begin()
                 said = await asked(address)
-            except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-                look.miss()
-                return
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            look.miss()
+            return
+        finally:
+            self._asked -= 1
         look.said_at = datetime.datetime.now(datetime.UTC)
         if look.said is None or said.progress != look.said.progress:
             look.moved_at = look.said_at

@@ -194,6 +194,37 @@ async def test_a_first_answer_is_awaited_until_it_or_its_failure_is_there(runtim
         assert loading.awaited([one], NOW) == set()
 
 
+async def test_a_pod_is_asked_one_question_at_a_time_however_long_it_waits_for_its_turn(monkeypatch):
+    """Pods that nobody reaches hold the room: what is due meanwhile would pile up without an end."""
+    answer = asyncio.Event()
+    asking: list[str] = []
+
+    async def nobody(address: str) -> Said:
+        asking.append(address)
+        await answer.wait()
+        raise TimeoutError
+
+    monkeypatch.setattr(progress, "asked", nobody)
+    loading = Loading()
+    pods = [
+        {**loading_pod(), "metadata": {"name": f"demo-{number}", "uid": f"uid-{number}"}}
+        for number in range(3 * progress.AT_ONCE)
+    ]
+    for _ in range(5):
+        waits = [loading.of([one], NOW)[1] for one in pods]
+        await asyncio.sleep(0)
+        for look in loading.looks.values():
+            look.again_at = 0.0
+    assert len(asking) == progress.AT_ONCE
+    assert len({look.task for look in loading.looks.values()}) == len(pods)
+    assert len(asyncio.all_tasks()) == len(pods) + 1
+    assert min(wait or 0 for wait in waits) >= progress.INTERVAL + 3 * progress.PATIENCE
+    answer.set()
+    await settled(loading)
+    assert len(asking) == len(pods)
+    assert loading.of(pods, NOW)[1] == pytest.approx(progress.INTERVAL, abs=0.5)
+
+
 async def test_a_pod_that_does_not_answer_is_asked_less_and_less(unused_tcp_port):
     loading, one = Loading(), loading_pod(unused_tcp_port)
     intervals = []
