@@ -23,8 +23,8 @@ from e2e.operators import define
 
 ON_NODE = {
     "explained": (
-        *("beside", "examples", "failures", "failures_rollout", "failures_runtime", "fits"),
-        *("ground_node", "layers"),
+        *("beside", "examples", "failures", "failures_rollout", "failures_runtime", "field_faults"),
+        *("fits", "ground_node", "layers"),
     ),
     "installed": ("helm_cluster", "ipv6", "path", "streams", "two_nodes", "walk"),
 }

@@ -253,6 +253,18 @@ class Operator:
         until(lambda: self.reconciled() > since and self.metric("slipway_operator_queue_depth") == 0,
               "a reconciliation")  # fmt: skip
 
+    def wait_all_ready(self, services: int, patience: float) -> None:
+        """Wait until so many services are there and serve, and nothing is left to do."""
+        wanted = (f"resources {services:.1f}", "queue_depth 0.0")
+
+        def ready() -> bool:
+            time.sleep(1)  # to look is work for the operator, too
+            text = self.get("/metrics")[1]
+            at_rest = all(f"slipway_operator_{one}\n" in text for one in wanted)
+            return at_rest and "slipway_operator_unready{" not in text
+
+        until(ready, lambda: f"{self.get('/metrics')[1]}\nevery service is ready", patience)
+
     def reconciled(self) -> float:
         return self.metric('slipway_operator_reconciles_total{outcome="done"}')
 

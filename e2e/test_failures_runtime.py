@@ -118,6 +118,31 @@ def test_loading_is_told_in_percent_and_a_standstill_with_the_hour(failures: Fai
     failures.namespace.kubectl("delete", KIND, "slow")
 
 
+def test_a_load_that_moves_is_not_late(failures: Failures, demo: Object) -> None:
+    """Though the Deployment says so: its deadline knows no progress but that of whole pods."""
+    failures.namespace.apply(failures.service("late", **{**demo, "rollout": {"progressDeadlineSeconds": 5}}))
+    engine = stopped_engine(failures, "late")
+    try:
+        address = until(lambda: answering(failures, "late"), "an answer of late", PATIENCE)
+        until(lambda: loaded(failures, address) > 0 or run_on(engine), "a part of the weights", PATIENCE)
+        until(lambda: deadline_reason(failures, "late") == "ProgressDeadlineExceeded", "the deadline")
+        failures.until_summary("late", r"Loading: weights \d+ % of [\d.]+ MB")
+        first = loaded(failures, address)
+        while loaded(failures, address) == first:
+            run_on(engine)
+            assert failures.summary("late").startswith("Loading: ")
+            assert failures.namespace.condition("late", "Stalled") == {}
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    failures.until_summary("late", "Serving: .*")
+    failures.namespace.kubectl("delete", KIND, "late")
+
+
+def deadline_reason(failures: Failures, name: str) -> str:
+    conditions = failures.namespace.the("deployment", name)["status"].get("conditions") or ()
+    return next((str(one["reason"]) for one in conditions if one["type"] == "Progressing"), "")
+
+
 def test_a_server_that_ends_itself_over_a_standstill_is_quoted(failures: Failures, demo: Object) -> None:
     hasty = {"engine": {"loadTimeout": 1}, "resources": SLOW}
     failures.namespace.apply(failures.service("stalled", **{**demo, **hasty}))

@@ -19,6 +19,8 @@ from e2e.load import Request, read
 from e2e.operators import Namespace, Object, service, until
 
 CLIENTS = 20
+SATURATING = 96
+"""Of whom 62 have a seat in the two servers."""
 MINE = ("-l", "app.kubernetes.io/instance=demo")
 PATIENCE = 240.0
 RECOVERY = 5.0
@@ -28,13 +30,14 @@ RECOVERY = 5.0
 class Streams:
     """The clients, as a process in the ground's network, and what became of their requests."""
 
-    def __init__(self, namespace: Namespace, folder: Path) -> None:
+    def __init__(self, namespace: Namespace, folder: Path, clients: int = CLIENTS) -> None:
+        self._clients = clients
         address = namespace.the("service", "demo")["spec"]["clusterIP"]
         self._told = folder / "requests.jsonl"
         self._complaints = folder / "load.log"
         with self._told.open("w") as told, self._complaints.open("w") as complaints:
             self._process = namespace.plane.popen(
-                *(sys.executable, "-m", "e2e.load", f"http://{address}:8000", "demo", str(CLIENTS)),
+                *(sys.executable, "-m", "e2e.load", f"http://{address}:8000", "demo", str(clients)),
                 stdin=subprocess.PIPE, stdout=told, stderr=complaints, start_new_session=True,
             )  # fmt: skip
 
@@ -46,7 +49,7 @@ class Streams:
 
     def flowing(self, since: float) -> bool:
         """Whether each client has had an answer that began after this moment: all connections were used."""
-        return sum(1 for request in self.requests() if request.began > since) >= 2 * CLIENTS
+        return sum(1 for request in self.requests() if request.began > since) >= 2 * self._clients
 
     def wait_flowing(self) -> None:
         since = time.time()
@@ -133,6 +136,16 @@ def processes(pod: Object, command: str) -> list[int]:
     return found
 
 
+def readiness(found: Sequence[Object]) -> dict[str, str]:
+    """Since when each of these pods is ready."""
+    return {
+        pod["metadata"]["name"]: one["lastTransitionTime"]
+        for pod in found
+        for one in pod["status"]["conditions"]
+        if (one["type"], one["status"]) == ("Ready", "True")
+    }
+
+
 def evict(namespace: Namespace, pod: str) -> None:
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
     path = f"/api/v1/namespaces/{namespace.name}/pods/{pod}/eviction"
@@ -172,6 +185,19 @@ def test_rollouts_a_killed_operator_a_deleted_pod_and_an_eviction_cut_no_stream(
     requests = streams.finish()
     assert [request for request in requests if not request.whole] == []
     print(f"{len(requests)} streams, none failed or cut, through five changes")
+
+
+def test_servers_with_more_requests_than_seats_stay_ready(namespace: Namespace, tmp_path: Path) -> None:
+    """What is only busy stays in its Service: the others would be next."""
+    wait_settled(namespace, [])
+    before = readiness(pods_of(namespace, "demo"))
+    crowd = Streams(namespace, tmp_path, clients=SATURATING)
+    try:
+        crowd.wait_flowing()
+    finally:
+        crowd.kill()
+    assert readiness(pods_of(namespace, "demo")) == before
+    assert len(before) == 2
 
 
 def test_a_killed_server_cuts_the_streams_that_it_held_and_none_of_them_looks_whole(

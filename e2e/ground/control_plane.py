@@ -251,6 +251,9 @@ class ControlPlane:
             f"--cluster-signing-key-file={pki / 'ca.key'}",
             "--allocate-node-cidrs=true",
             f"--cluster-cidr={self.addresses.pods}",
+            # By default each controller asks 20 times a second: thousands of objects would take an hour.
+            "--kube-api-qps=300",
+            "--kube-api-burst=600",
         )
 
     def _start_scheduler(self) -> None:
