@@ -32,6 +32,7 @@ from slipway_operator.shapes import (
     claims,
     controller,
     current_replica_set,
+    has_ended,
     is_false,
     is_going,
     is_ready,
@@ -352,13 +353,16 @@ class Reconciler:
         replica_sets = [one for one in self._children.of("ReplicaSet", key) if owned_by(one, *owner)]
         pods = [one for one in self._children.of("Pod", key) if owned_by(one, *replica_sets)]
         now = datetime.datetime.now(datetime.UTC)
-        events, next_event = await self.pod_events.of(pods, now)
         replica_set = current_replica_set(replica_sets, deployment)
         mine = current_pods(pods, replica_set)
         serving = list(filter(is_ready, mine))
         known = memory.told_before(current, replica_set)
         unmeasured = serving[0] if serving and not memory.is_whole(known) else None
         said, next_answer = self.loading.of(pods, now, unmeasured)
+        # Of a server that answers how far it is no event says more, unless it has ended before; and each
+        # question for events has the API server look at all those of the namespace.
+        unexplained = [pod for pod in pods if name(pod) not in said or has_ended(pod)]
+        events, next_event = await self.pod_events.of(unexplained, now)
         observed = Observed(
             resource=current,
             deployment=deployment,

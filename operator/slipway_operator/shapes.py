@@ -54,6 +54,13 @@ def is_going(pod: Object) -> bool:
     return pod["metadata"].get("deletionTimestamp") is not None
 
 
+def has_ended(pod: Object) -> bool:
+    """Whether one of its containers has ended, and runs again or is to."""
+    status = pod.get("status") or {}
+    statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    return any("terminated" in (one.get("lastState") or {}) for one in statuses)
+
+
 def is_over(pod: Object) -> bool:
     """Whether all its containers have ended for good, as after an eviction."""
     return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")

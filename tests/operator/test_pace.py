@@ -16,7 +16,7 @@ from slipway_operator import pace
 from slipway_operator.cluster import SERVICE
 from slipway_operator.informer import Key
 from slipway_operator.pace import A_QUARTER, A_SECOND, AGE, LAPSE, Pace, only_words_differ
-from slipway_operator.progress import INTERVAL
+from slipway_operator.progress import INTERVAL, Progress, Said
 
 SERVICES = 500
 POLL = 5.0
@@ -337,6 +337,37 @@ async def test_a_percentage_waits_for_a_condition():
     rig.now += 1.0
     rig.pace.give_turns()
     assert rig.woken == [changes, loads]
+
+
+@pytest.mark.parametrize(
+    ("answers", "restarted", "asks"), [(True, False, False), (False, False, True), (True, True, True)]
+)
+async def test_events_are_asked_for_only_of_pods_that_do_not_say_how_far_they_are(
+    monkeypatch: pytest.MonkeyPatch, answers: bool, restarted: bool, asks: bool
+):
+    """Each question has the API server look at all events of the namespace: hundreds of loads kept it so."""
+
+    async def asked(address: str) -> Said:
+        if not answers:
+            raise TimeoutError
+        return Said(Progress("load", 1, 9), None)
+
+    monkeypatch.setattr("slipway_operator.progress.asked", asked)
+    rig = Rig()
+    key = rig.add(service("demo", replicas=1))
+    pods = list(rig.children.stores["Pod"].of(key))
+    for pod in pods:
+        next(one for one in pod["status"]["conditions"] if one["type"] == "Ready")["status"] = "False"
+        pod["metadata"]["resourceVersion"] = "8"
+        if restarted:
+            pod["status"]["containerStatuses"][0]["lastState"] = {"terminated": {"exitCode": 137}}
+        rig.show(pod)
+    await rig.pass_over(key)
+    await asyncio.gather(*(look.task for look in rig.reconciler.loading.looks.values() if look.task))
+    rig.reconciler.pod_events.looks.clear()
+    rig.server.asked.clear()
+    await rig.pass_over(key)
+    assert bool(rig.server.of("GET", "/events")) == asks
 
 
 async def test_while_many_load_nobody_is_asked_long_before_what_it_says_can_be_written():
