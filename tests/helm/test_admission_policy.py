@@ -14,6 +14,7 @@ from cel import evaluate
 from e2e.attempts import ATTEMPTS, document, given, policy
 
 from slipway.service import InvalidService, chart_values, from_mapping
+from slipway.service.labels import PROFILE
 from slipway.service.policy_values import KEYS
 
 HELM = Path(__file__).parents[2] / "helm" / "slipway"
@@ -184,11 +185,19 @@ def test_pods_have_images_and_accounts_that_are_admitted(pod, words):
 
 @pytest.mark.parametrize("kind", POLICIES)
 def test_what_is_being_deleted_may_lose_its_finalizers(kind):
-    (condition,) = POLICIES[kind]["matchConditions"]
+    (condition,) = (one for one in POLICIES[kind]["matchConditions"] if one["name"] == "lives")
     alive: dict[str, Any] = {"metadata": {"name": "demo"}}
     assert evaluate(condition["expression"], {"object": alive}) is True
     going = {"metadata": {"name": "demo", "deletionTimestamp": "2026-11-30T00:00:00Z"}}
     assert evaluate(condition["expression"], {"object": going}) is False
+
+
+def test_pods_of_a_profile_are_none_of_the_policy_s_business():
+    """Whoever writes profiles runs the cluster, and no document can set the annotation."""
+    (condition,) = (one for one in POLICIES["pods"]["matchConditions"] if one["name"] == "of-its-document")
+    for given_annotations, held in (({}, True), ({"a": "b"}, True), ({PROFILE: "gpus"}, False)):
+        pod = {"metadata": {"name": "demo", "annotations": given_annotations}}
+        assert evaluate(condition["expression"], {"object": pod}) is held
 
 
 def test_the_policy_of_the_chart_is_the_operators():

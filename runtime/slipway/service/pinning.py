@@ -8,6 +8,7 @@ from typing import Any
 
 from slipway.service.differences import changed
 from slipway.service.intent import intent_hash
+from slipway.service.labels import PROFILE
 from slipway.service.spec import ServiceSpec
 
 
@@ -22,8 +23,10 @@ def replaced(before: str, kept: Mapping[str, Any], spec: ServiceSpec, fresh: Map
 
 
 def _completed(template: Mapping[str, Any]) -> dict[str, Any]:
-    """The template with Kubernetes' defaults of what a document may say or leave out."""
+    """The template with Kubernetes' defaults of what a document may say or leave out, and without the name of
+    a profile: where pods would be the same without it, they need none."""
     whole = copy.deepcopy(dict(template))
+    whole.get("metadata", {}).get("annotations", {}).pop(PROFILE, None)
     pod = whole["spec"]
     pod.setdefault("schedulerName", "default-scheduler")
     for container in (*pod["containers"], *pod.get("initContainers", [])):
