@@ -19,7 +19,7 @@ from e2e.load import Request, read
 from e2e.operators import Namespace, Object, service, until
 
 CLIENTS = 20
-SATURATING = 96
+SATURATING = 80
 """Of whom 62 have a seat in the two servers."""
 MINE = ("-l", "app.kubernetes.io/instance=demo")
 PATIENCE = 240.0
@@ -31,7 +31,6 @@ class Streams:
     """The clients, as a process in the ground's network, and what became of their requests."""
 
     def __init__(self, namespace: Namespace, folder: Path, clients: int = CLIENTS) -> None:
-        self._clients = clients
         address = namespace.the("service", "demo")["spec"]["clusterIP"]
         self._told = folder / "requests.jsonl"
         self._complaints = folder / "load.log"
@@ -49,7 +48,7 @@ class Streams:
 
     def flowing(self, since: float) -> bool:
         """Whether each client has had an answer that began after this moment: all connections were used."""
-        return sum(1 for request in self.requests() if request.began > since) >= 2 * self._clients
+        return sum(1 for request in self.requests() if request.began > since) >= 2 * CLIENTS
 
     def wait_flowing(self) -> None:
         since = time.time()
@@ -193,7 +192,7 @@ def test_servers_with_more_requests_than_seats_stay_ready(namespace: Namespace, 
     before = readiness(pods_of(namespace, "demo"))
     crowd = Streams(namespace, tmp_path, clients=SATURATING)
     try:
-        crowd.wait_flowing()
+        until(lambda: len(crowd.requests()) >= SATURATING, "as many answers as clients", PATIENCE)
     finally:
         crowd.kill()
     assert readiness(pods_of(namespace, "demo")) == before
