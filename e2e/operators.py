@@ -254,7 +254,7 @@ class Operator:
               "a reconciliation")  # fmt: skip
 
     def wait_all_ready(self, services: int, patience: float) -> None:
-        """Wait until so many services are there and serve, and nothing is left to do."""
+        """Wait until the operator knows so many services, all serve, and its queue is empty."""
         wanted = (f"resources {services:.1f}", "queue_depth 0.0")
 
         def ready() -> bool:

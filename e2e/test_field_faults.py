@@ -84,7 +84,7 @@ def fill(cluster: Cluster) -> None:
 def failures(
     cluster: Cluster, released: Released, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Failures]:
-    """Whose operator was told once which authority signs what the company runs."""
+    """An operator whose settings name the company's certificate authority, once for all services."""
     trusted = {"configMap": "corporate-ca", "key": "ca.crt"}
     folder = tmp_path_factory.mktemp("field")
     with explaining(cluster, folder, facts={"trustedCA": trusted}) as found:
@@ -173,8 +173,8 @@ def test_a_store_behind_a_private_authority_is_trusted_where_that_was_said_once(
 
 @pytest.mark.usefixtures("applied")
 def test_folders_of_a_pod_do_not_keep_a_node_that_an_autoscaler_empties(failures: Failures) -> None:
-    """Cluster Autoscaler removes no node where a pod has a folder, but for those that it is told of: ours,
-    and none of the document's, which may be precious."""
+    """Cluster Autoscaler keeps a node for the empty folders of its pods, unless an annotation names them. It
+    names ours; the document's own may be precious."""
     pod = the_pod(failures, "trusted")
     folders = {volume["name"] for volume in pod["spec"]["volumes"] if "emptyDir" in volume}
     told = pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"]

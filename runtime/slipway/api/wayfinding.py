@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from starlette.routing import BaseRoute, Match, Route
@@ -24,7 +23,6 @@ OF_OTHERS = {
     "/v2/models": ("KServe's V2 protocol", "/v1/models"),
 }
 """Paths of other servers → whose they are, and ours for the same."""
-_PARAMETER = re.compile(r"{\w+(:\w+)?}")
 
 
 def nowhere(path: str, routes: Sequence[BaseRoute]) -> str:
@@ -41,7 +39,7 @@ def nowhere(path: str, routes: Sequence[BaseRoute]) -> str:
 
 def _meant(asked: str, paths: Iterable[str]) -> str | None:
     """Which of them somebody meant who left out /v1, said it twice, put a prefix before it, or mistyped."""
-    fixed = [path for path in paths if not _PARAMETER.search(path) and path != "/"]
+    fixed = [path for path in paths if "{" not in path and path != "/"]
     ends = [path for path in fixed if path.endswith(asked) or asked.endswith(path)] if asked else []
     if ends:
         return min(ends, key=lambda path: abs(len(path) - len(asked)))
@@ -50,10 +48,7 @@ def _meant(asked: str, paths: Iterable[str]) -> str | None:
 
 def methods(scope: Scope, routes: Iterable[BaseRoute]) -> list[str]:
     """Which work on the path of a request."""
-    return sorted({*_methods(scope, routes)})
-
-
-def _methods(scope: Scope, routes: Iterable[BaseRoute]) -> Iterator[str]:
-    for route in routes:
-        if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
-            yield from route.methods or ()
+    there = [
+        route for route in routes if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE
+    ]
+    return sorted({method for route in there for method in route.methods or ()})

@@ -121,9 +121,8 @@ class Repository:
     @property
     def _place(self) -> Path:
         cache = self.folder or os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope/hub"
-        revision = urllib.parse.quote(
-            self.revision or MASTER, safe=""
-        )  # one folder below, whatever it is called
+        # One folder below, whatever the revision is called.
+        revision = urllib.parse.quote(self.revision or MASTER, safe="")
         return Path(cache).expanduser() / "slipway" / self.name / revision
 
     def _listed(self) -> list[RemoteFile]:

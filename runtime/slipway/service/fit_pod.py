@@ -10,7 +10,7 @@ from typing import Any
 from slipway.service.companions import FETCH, SERVER
 from slipway.service.facts import Facts
 from slipway.service.labels import NAME
-from slipway.service.pod import OF_SERVER, as_given, for_kubelet, pod_template
+from slipway.service.pod import HIDDEN, OF_SERVER, as_given, for_kubelet, pod_template
 from slipway.service.render import metadata
 from slipway.service.spec import ServiceSpec
 from slipway.service.storage import OURS, within
@@ -25,7 +25,6 @@ _LEFT_OUT = ("topologySpreadConstraints", "resourceClaims", "initContainers")
 """Fields of the server's pod that the pod does not have: spreading, devices, other containers."""
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
 """A Llama of 405 B takes a second and 60 MiB; a large tokenizer takes more."""
-_SEEN = "NVIDIA_VISIBLE_DEVICES"
 _NEAR_DEVICES = {
     "weight": 100,
     "preference": {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "Exists"}]},
@@ -107,8 +106,8 @@ def _fit(server: Mapping[str, Any], devices: Sequence[str]) -> Object:
 
 def _environment(container: Mapping[str, Any]) -> list[Object]:
     """The container's variables without devices and without the key of the server's clients."""
-    kept = [entry for entry in container["env"] if entry["name"] not in (_SEEN, "VLLM_API_KEY")]
-    return [*kept, {"name": _SEEN, "value": "void"}]
+    kept = [entry for entry in container["env"] if entry["name"] not in (HIDDEN["name"], "VLLM_API_KEY")]
+    return [*kept, HIDDEN]
 
 
 def _without_device(words: Sequence[str]) -> list[str]:

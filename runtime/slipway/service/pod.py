@@ -201,6 +201,7 @@ def _container(
 def _companion(spec: ServiceSpec, wanted: Container) -> Object:
     """A container of the document's own. Its words are the kubelet's to expand, as in any other pod."""
     own, env = wanted.security, [_env_entry(entry) for entry in wanted.env]
+    says = any(entry["name"] == HIDDEN["name"] for entry in env)
     asks = any("/" in name for amounts in written(wanted.resources).values() for name in amounts)
     made: Object = {
         "name": wanted.name,
@@ -208,7 +209,7 @@ def _companion(spec: ServiceSpec, wanted: Container) -> Object:
         "imagePullPolicy": wanted.image_pull_policy,
         "command": list(wanted.command),
         "args": list(wanted.args),
-        "env": env if asks or any(entry["name"] == HIDDEN["name"] for entry in env) else [*env, HIDDEN],
+        "env": env if asks or says else [*env, HIDDEN],
         "resources": written(wanted.resources),
         "securityContext": _restricted(
             read_only(spec) if own.read_only_root_filesystem is None else own.read_only_root_filesystem

@@ -18,8 +18,8 @@ DEVICE_VARIABLES = (
 )
 """By which container runtimes hand out devices that nobody counted."""
 UNCOUNTED = (
-    "this service asks for no devices, and by this a node would give it some that nobody counted. "
-    "Ask for them by spec.devices; the value void hides them all"
+    "this service asks for no devices, and a node would hand out some that nobody counted. Ask for them by "
+    "spec.devices; the value void hides them all"
 )
 NEVER_LEAVING = (
     "AWS_SECRET_ACCESS_KEY",

@@ -232,14 +232,14 @@ class AsyncEngine:
     """The engine seen from the server."""
 
     enable_log_requests: bool = arg(False, negatable=True)
-    """Log what each request asks for: its prompts and parameters, at VLLM_LOGGING_LEVEL=DEBUG tokens, too.
+    """Log the prompts and parameters of each request; at VLLM_LOGGING_LEVEL=DEBUG its tokens, too.
 
-    Without it a request is one line once it has ended, with its model, numbers of tokens, times and how it
-    ended, and without anything that users write.
+    Each request has one line in any case, once it has ended: its model, numbers of tokens, times and how it
+    ended. That line has nothing that users write.
     """
 
     disable_log_requests: bool = arg(False)
-    """Log no prompts, as is usual; it goes before --enable-log-requests."""
+    """Log no prompts, even with --enable-log-requests."""
 
     engine_use_ray: bool = arg(
         False,

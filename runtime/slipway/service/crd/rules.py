@@ -228,19 +228,15 @@ _NONE_UNCOUNTED = (
     f"!has({{0}}.env) || {{0}}.env.all(one, !(one.name in {listed(DEVICE_VARIABLES)}) || "
     f"(has(one.value) && one.value in {listed(HIDING)}))"
 )
+_UNCOUNTED = f"{', '.join(DEVICE_VARIABLES)} may not be set: {UNCOUNTED}"
 UNCOUNTED_DEVICES = (
-    Rule(
-        "spec",
-        f"{_MAY_HAVE_DEVICES} || {_NONE_UNCOUNTED.format('self')}",
-        f"{', '.join(DEVICE_VARIABLES)} may not be set: {UNCOUNTED}",
-        field=".env",
-    ),
+    Rule("spec", f"{_MAY_HAVE_DEVICES} || {_NONE_UNCOUNTED.format('self')}", _UNCOUNTED, field=".env"),
     *(
         Rule(
             "spec",
             f"{_MAY_HAVE_DEVICES} || !has(self.{kind}) || "
             f"self.{kind}.all(container, {_NONE_UNCOUNTED.format('container')})",
-            f"{', '.join(DEVICE_VARIABLES)} may not be set: {UNCOUNTED}",
+            _UNCOUNTED,
             field=f".{kind}",
         )
         for kind in COMPANIONS
