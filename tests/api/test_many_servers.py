@@ -25,7 +25,15 @@ from slipway import exits
 
 pytestmark = pytest.mark.slow
 
-TWO = ("--served-model-name", "it", "--max-model-len", "512", "--api-server-count", "2")
+TWO = (
+    "--served-model-name",
+    "it",
+    "--max-model-len",
+    "512",
+    "--api-server-count",
+    "2",
+    "--enable-log-requests",
+)
 SHORT: dict[str, Any] = {"model": "it", "prompt": "a", "max_tokens": 3, "ignore_eos": True}
 LONG = SHORT | {"max_tokens": 100, "stream": True}
 NUM_STREAMS = 12
