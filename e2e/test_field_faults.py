@@ -98,8 +98,14 @@ def failures(
 
 
 @contextmanager
-def admission(failures: Failures, kind: str, name: str, spec: Object, binding: Object) -> Iterator[None]:
-    """A policy of this kind for the pods of the namespace."""
+def admission(
+    failures: Failures, kind: str, name: str, spec: Object, binding: Object, reached: Object, sign: str
+) -> Iterator[None]:
+    """A policy of this kind for the pods of the namespace.
+
+    It is in force a moment after it was made: when what becomes of a pod that it reaches, by the pod's
+    metadata, has this sign.
+    """
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": failures.namespace.name}}}
     head = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
@@ -108,8 +114,21 @@ def admission(failures: Failures, kind: str, name: str, spec: Object, binding: O
     documents = {**head, "kind": kind, "spec": spec}, {**head, "kind": f"{kind}Binding", "spec": bound}
     for document in documents:
         failures.cluster.kubectl("apply", "-f", "-", input=json.dumps(document))
+    until(lambda: sign in made_of(failures, reached), f"{name} is in force")
     yield
     failures.cluster.kubectl("delete", f"{kind},{kind}Binding", name)
+
+
+def made_of(failures: Failures, metadata: Object) -> str:
+    """What the API server would make of a pod with this metadata, or why it refuses it."""
+    place = {"name": "probe", "namespace": failures.namespace.name}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata | place}
+    pod["spec"] = {"containers": [{"name": "only", "image": failures.images["serves"]}]}
+    words = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+    try:
+        return str(failures.cluster.kubectl(*words, input=json.dumps(pod)))
+    except GroundFailed as error:
+        return str(error)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +155,8 @@ def mesh(failures: Failures) -> Iterator[None]:
         "reinvocationPolicy": "Never",
         "mutations": [patch],
     }
-    with admission(failures, "MutatingAdmissionPolicy", "mesh", spec, {}):
+    reached = {"labels": {"sidecar.istio.io/inject": "true"}}
+    with admission(failures, "MutatingAdmissionPolicy", "mesh", spec, {}, reached, "istio-proxy"):
         yield
 
 
@@ -254,7 +274,11 @@ def refusing(failures: Failures) -> Iterator[None]:
     spec = {
         "validations": [{"expression": f"!{words}.hasValue()", "messageExpression": f"{words}.orValue('')"}]
     }
-    with admission(failures, "ValidatingAdmissionPolicy", "refusing", spec, {"validationActions": ["Deny"]}):
+    deny = {"validationActions": ["Deny"]}
+    reached = {"annotations": {"refused.example.com/with": "not this one"}}
+    with admission(
+        failures, "ValidatingAdmissionPolicy", "refusing", spec, deny, reached, "denied request: not this one"
+    ):
         yield
 
 
