@@ -20,7 +20,7 @@ from lora_folder import lora_folder
 from slipway.dist.beats import Heartbeats
 from slipway.engine.messages import AdapterRef
 from slipway.engine.params import SamplingParams
-from slipway.exits import ENGINE_DIED, WORKER_KILLED, Exit
+from slipway.exits import ENGINE_DIED, OUT_OF_MEMORY, WORKER_KILLED, Exit
 from slipway.load.errors import LoadError
 
 pytestmark = pytest.mark.slow
@@ -190,3 +190,51 @@ def test_it_sleeps_and_wakes_on_all_ranks(tiny_models: TinyModels) -> None:
         assert engine.call("wake_up", "weights", "kv_cache") == "ok"
         (after,) = engine.run([request])
         assert after.tokens == before.tokens
+
+
+REFUSING = """
+import os
+
+from slipway.exits import OUT_OF_MEMORY, Exit
+from slipway.worker.cpu import CpuWorker
+
+class Refusing(CpuWorker):
+    asked = 0
+    def sleep(self, *, keep_weights):
+        self.asked += 1
+        if str(self.ranks.rank) in os.environ["REFUSING"].split(",") and self.asked == 1:
+            raise Exit(OUT_OF_MEMORY, "there is no room for weights that sleep")
+        super().sleep(keep_weights=keep_weights)
+"""
+
+
+@pytest.fixture
+def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Fields of an engine of two ranks, of which some refuse to sleep for the first time."""
+    (tmp_path / "refusing_worker.py").write_text(REFUSING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+
+    def fields(ranks: str) -> dict[str, Any]:
+        monkeypatch.setenv("REFUSING", ranks)
+        given = {"worker_cls": "refusing_worker.Refusing", "tensor_parallel_size": 2}
+        return given | {"dtype": "float32", "threads": 1}
+
+    return fields
+
+
+@pytest.mark.parametrize("level", ["1", "2"])
+@pytest.mark.parametrize("ranks", ["0", "1", "0,1"])
+def test_where_one_rank_refuses_to_sleep_none_does(
+    tiny_models: TinyModels, refusing: Callable[[str], dict[str, Any]], ranks: str, level: str
+) -> None:
+    with LocalEngine(tiny_models("llama"), **refusing(ranks)) as engine:
+        request = (prompts(1)[0], SamplingParams(24, temperature=0.0))
+        before = engine.run([request])
+        answer = engine.call("sleep", level)
+        assert answer.startswith("failed: fall asleep: ")
+        assert answer.endswith(f"there is no room for weights that sleep {OUT_OF_MEMORY.hint}")
+        assert not engine.worker._worker._dropped  # type: ignore[attr-defined]
+        assert engine.run([request]) == before
+        assert engine.call("sleep", level) == engine.call("wake_up", "weights", "kv_cache") == "ok"
+        assert engine.run([request])[0].tokens == before[0].tokens

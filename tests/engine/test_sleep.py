@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,9 @@ from local_engine import LocalEngine, Output
 from slipway.engine.messages import Ready
 from slipway.engine.params import SamplingParams
 from slipway.engine.replay import read_record, replay
+from slipway.engine.sleeper import Asleep, Sleeper
 from slipway.engine.start import Start
+from slipway.exits import OUT_OF_MEMORY, Exit
 
 Models = Callable[[str], Path]
 Request = tuple[list[int], SamplingParams]
@@ -190,6 +193,30 @@ def test_weights_that_have_gone_are_named_and_it_sleeps_on_until_they_are_back(
         (tmp_path / "elsewhere").rename(model)
         assert engine.call("wake_up", *BOTH) == "ok"
         same(engine.run(WORK), before)
+
+
+def test_what_neither_sleeps_nor_wakes_counts_as_asleep_until_it_wakes() -> None:
+    class Torn:
+        wakes = False
+
+        def sleep(self, *, keep_weights: bool) -> None:
+            raise Exit(OUT_OF_MEMORY, "there is no room")
+
+        def wake(self, part: str) -> None:
+            if not self.wakes:
+                raise OSError("the disk is gone")
+
+    worker: Any = Torn()
+    told: list[tuple[str, ...]] = []
+    sleeper = Sleeper(worker, told.append, warm_up=False)
+    answer = sleeper.sleep(1)
+    assert answer.startswith("failed: fall asleep: there is no room ")
+    assert answer.endswith("sleeps on, until a call wakes it: the disk is gone")
+    with pytest.raises(Asleep):
+        sleeper.check()
+    worker.wakes = True
+    assert sleeper.wake(BOTH) == "ok"
+    assert told == [BOTH, ("kv_cache",), ()]
 
 
 def test_a_run_that_slept_replays(tiny_models: Models, tmp_path: Path) -> None:

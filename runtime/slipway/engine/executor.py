@@ -62,7 +62,7 @@ class Worker(Steps, Protocol):
         """Give back the memory of the pages, and of the weights, which move to cheaper memory where there is
         some and they are to be kept; also where some of that has been done. No step comes before all wakes.
 
-        Raises Exit where weights find no room; nothing has changed then.
+        Raises Exit where weights find no room; nothing has changed then. Of several ranks others may sleep.
         """
 
     def wake(self, part: Part) -> None:

@@ -41,13 +41,28 @@ class Sleeper:
             raise Asleep("the engine sleeps")
 
     def sleep(self, level: int) -> str:
-        """The answer to a call, while no request is live: `ok`, or what prevents it."""
+        """The answer to a call, while no request is live: `ok`, or what prevents it.
+
+        Where one rank of several refuses, those that have fallen asleep are woken again.
+        """
         try:
             self._worker.sleep(keep_weights=level == 1)
         except Exit as error:
-            return f"failed: fall asleep: {_said(error)}"
+            return f"failed: fall asleep: {_said(error)}{self._undone()}"
         self._become(PARTS)
         return "ok"
+
+    def _undone(self) -> str:
+        """Has what was awake awake again; where that fails all of it counts as asleep, and the answer says so."""
+        try:
+            for part in PARTS:
+                if part not in self.asleep:
+                    self._worker.wake(part)
+        except Exception as error:
+            log.exception("what has fallen asleep does not wake")
+            self._become(PARTS)
+            return f" What had fallen asleep sleeps on, until a call wakes it: {_said(error)}"
+        return ""
 
     def wake(self, parts: Iterable[Part]) -> str:
         """The answer to a call: `ok`, or why what is asleep stays so. What is awake already is so still."""

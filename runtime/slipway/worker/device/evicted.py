@@ -24,8 +24,12 @@ class Evicted:
     layers that are streamed among that, holds again what it held; its address changes.
     """
 
-    def __init__(self, visit: Callable[[Move], None], device: torch.device) -> None:
-        """visit  shows each tensor. Raises Exit where the host has no room; nothing has changed then."""
+    def __init__(self, visit: Callable[[Move], None], device: torch.device, workers: int) -> None:
+        """Raises Exit where the host has no room; nothing has changed then.
+
+        visit    shows each tensor
+        workers  of this host, each of which keeps as much there, at the same time
+        """
         found: dict[int, torch.UntypedStorage] = {}
 
         def see(tensor: Tensor) -> Tensor:
@@ -35,7 +39,7 @@ class Evicted:
             return tensor
 
         visit(see)
-        WEIGHTS.check(sum(storage.nbytes() for storage in found.values()))
+        WEIGHTS.check(workers * sum(storage.nbytes() for storage in found.values()))
         self._left = [(storage, _on_host(storage)) for storage in found.values()]
         for storage in found.values():
             storage.resize_(0)

@@ -99,6 +99,7 @@ def load(plan: ModelPlan, config: EngineConfig, progress: Progress) -> DeviceWor
         ranks=ranks,
         neighbours=StageNeighbours(meeting) if meeting is not None and mesh.pp > 1 else None,
         meeting=meeting,
+        workers=config.machine_parts,
     )
 
 

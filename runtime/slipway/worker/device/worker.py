@@ -81,16 +81,18 @@ class DeviceWorker:
         ranks: Ranks | None = None,
         neighbours: Neighbours | None = None,
         meeting: Meeting | None = None,
+        workers: int = 1,
     ) -> None:
         """read_again: the decoder, with its weights. proposer: what guesses. given: None where no request
         comes with embeddings, and processed where none brings processors. graph_lengths: of the longest
         context. budget: of weights, activations and graphs, in bytes. timed: outputs tell what the forward
         pass took. ranks: None where there are no others; neighbours: where there are no other stages;
-        meeting: of both, None where there is neither."""
+        meeting: of both, None where there is neither. workers: of this host, with itself."""
         self.plan = plan
         self._ranks = ranks or Alone()
         self._neighbours = neighbours or OnlyStage()
         self._meeting = meeting
+        self._workers = workers
         self._state = state
         self._sampler = sampler
         self._decoder, self._adapters = decoder, self._adapters_of(decoder)
@@ -154,7 +156,7 @@ class DeviceWorker:
     def sleep(self, *, keep_weights: bool) -> None:
         """Graphs go in any case: they hold addresses. Adapters that are kept lie on the host already."""
         if keep_weights and not self._dropped and self._evicted is None:
-            self._evicted = Evicted(self._move, self._state.device)
+            self._evicted = Evicted(self._move, self._state.device, self._workers)
             if self._adapters is not None:
                 self._adapters.sleep()
         self.forget_graphs()
