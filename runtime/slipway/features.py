@@ -109,6 +109,12 @@ LIMITS = (
         Together.ONE,
         "the chat template is told of `tools`, and nothing calls them: `tool_choice` is refused",
     ),
+    Limit(
+        ("pooling",),
+        ("preemption",),
+        Together.ONE,
+        "a prompt starts when all its pages are free, and nothing takes them",
+    ),
     Limit(("pooling",), OF_OUTPUT, Together.REFUSED, "nothing is written, and no token drawn"),
     Limit(("pooling",), ("prompt embeddings",), Together.REFUSED, "inputs are texts or tokens"),
     Limit(

@@ -68,15 +68,6 @@ SERVED: dict[str, Settings] = {
     "pipeline parallelism": {"pipeline_parallel_size": 2},
 }
 """By settings alone."""
-PREEMPTING: Settings = {  # prompts grow side by side, until the pages are not enough
-    "num_blocks": 9,
-    "enable_chunked_prefill": True,
-    "max_num_batched_tokens": 48,
-    "long_prefill_token_threshold": 8,
-    "max_num_partial_prefills": 8,
-    "max_long_partial_prefills": 8,
-}
-"""What pools, and holds no pages any more once its prompt is computed."""
 WITH_FILES = (*DRAFTS[1:], "sliding windows", "sleep", "recording")
 FOLLOWERS = {"EAGLE": "eagle", "EAGLE-3": "eagle3", "MTP": "two mtp layers"}
 OF_THE_MODEL = frozenset(("sliding windows", "packed weights", "fp8 KV cache", "tensor parallelism"))
@@ -172,9 +163,9 @@ class Case:
             if name in features:
                 settings |= followers.guessing(kind, folders(name), 3)
         if "pooling" in features:
-            settings |= {"task": "embed"} | (PREEMPTING if "preemption" in features else {})
+            settings |= {"task": "embed"}
         if "preemption" in features and len(features) > 2:  # requests come one by one, and want fewer pages
-            pages = 6 if "pipeline parallelism" in features and "pooling" not in features else 7
+            pages = 6 if "pipeline parallelism" in features else 7
             settings |= {"num_blocks": pages, "max_model_len": 16 * pages}
         if self.record is not None:
             settings["record"] = str(self.record)

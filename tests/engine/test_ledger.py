@@ -325,3 +325,69 @@ def test_a_thousand_drafts_are_accepted_and_a_thousand_rejected(overlap: bool):
         assert b.worker.num_rejected > 1000
         assert [b.tokens(str(i)) for i in range(8)] == [expected(5, 400, i) for i in range(8)]
         assert b.core.news.num_steps < 400
+
+
+def first_after(b: Bench, name: str) -> int:
+    """Steps until the first token of this request."""
+    before = len(b.plans)
+    while not b.hub.deltas.get(name):
+        b.turn()
+    return len(b.plans) - before
+
+
+def test_a_chunk_of_a_long_prompt_leaves_the_rest_of_the_step_to_others():
+    with bench(num_pages=4000, token_budget=256, long_prompt=32, max_requests=16) as b:
+        b.add("long", [1] * 1000, 4)
+        b.add("long too", [2] * 1000, 4)
+        b.turn()
+        b.add("short", [3] * 8, 4)
+        assert first_after(b, "short") == 1
+        assert [plan.num_new for plan in b.plans] == [[32, 32], [32, 32, 8]]
+
+
+@pytest.mark.parametrize("windows", [(0,), (0, 24)])
+def test_what_admitted_prompts_still_need_is_given_to_nobody_else(windows: tuple[int, ...]):
+    limits = {"long_prompt": 16, "max_partial": 4, "max_long_partial": 4}
+    with bench(num_pages=100, block_size=4, token_budget=64, windows=windows, **limits) as b:
+        for i in range(4):
+            b.add(str(i), [i] * 160, 2)
+        b.run()
+        assert sum(stats.preemptions for stats in b.hub.stats) == 0
+        assert b.num_computed == 4 * (160 + 1)
+
+
+@pytest.mark.parametrize("num_sharers", [8, 100])
+def test_those_who_wait_for_a_prefix_hold_up_nobody_behind_them(num_sharers: int):
+    document = list(range(800))
+    limits = {"long_prompt": 32, "max_partial": 4, "max_long_partial": 1}
+    with bench(num_pages=8000, token_budget=64, max_requests=64, **limits) as b:
+        b.add("first", [*document, 1], 4)
+        b.turn()
+        for i in range(num_sharers):
+            b.add(f"sharer{i}", [*document, i + 2], 4)
+        b.add("other", [900] * 8, 4)
+        assert first_after(b, "other") == 1
+        assert b.num_computed == 32 + 32 + 8  # the sharers wait: nothing is computed twice
+
+
+@pytest.mark.parametrize("limits", [{}, {"long_prompt": 32, "max_partial": 2}])
+def test_an_urgent_request_passes_prompts_that_are_half_computed(limits: dict[str, int]):
+    with bench(token_budget=64, by_priority=True, num_pages=4000, **limits) as b:
+        b.add("batch", [1] * 1000, 4, priority=5)
+        b.add("batch too", [2] * 1000, 4, priority=5)
+        b.turn()
+        b.add("urgent", [3] * 30, 4, priority=-1)
+        assert first_after(b, "urgent") == 1
+        assert 30 in b.plans[-1].num_new
+        b.run()
+        assert b.tokens("batch") == expected(1000, 4)
+
+
+def test_urgent_requests_take_no_pages_that_a_prompt_under_way_needs():
+    with bench(token_budget=64, by_priority=True, num_pages=60, block_size=4) as b:
+        b.add("batch", [1] * 200, 2, priority=5)
+        b.turn()
+        b.add("urgent", [3] * 60, 2, priority=-1)
+        b.run()
+        assert sum(stats.preemptions for stats in b.hub.stats) == 0
+        assert b.tokens("urgent") == expected(60, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import math
 import secrets
@@ -99,13 +100,22 @@ class KVCache:
             return False
         return self._promised.get(self._key(request, end), request) is not request
 
-    def can_admit(self, request: Request, hit: PrefixHit, chunk: int) -> bool:
-        """Whether all known tokens would fit: admitting less would only lead to preemption."""
+    def pages_needed(self, request: Request, hit: PrefixHit, chunk: int, most: int) -> int:
+        """Free pages that all known tokens of a waiting request take, with those of its hit; counted up to
+        `most`. `chunk` tokens are under way at once."""
         length = len(request.tokens)
-        wanted = sum(group.most_pages(length, chunk) for group in self.groups) - len(hit.pages)
+        needed = sum(group.most_pages(length, chunk) for group in self.groups) - len(hit.pages)
         if hit.swapped:  # also pages that drafts were granted and did not need
-            wanted = max(wanted, len(_pages(hit.tables)))
-        return wanted <= self.pool.num_free and wanted <= self.pool.num_free - self.pool.num_idle(hit.pages)
+            needed = max(needed, len(_pages(hit.tables)))
+        return needed if needed > most else needed + self.pool.num_idle(hit.pages)
+
+    def pages_to_come(self, request: Request, chunk: int) -> int:
+        """Pages that the known tokens of a running request take beyond those that it has."""
+        length = len(request.tokens)
+        return sum(
+            max(0, group.most_pages(length, chunk) - (len(table) - _num_left_behind(group, table)))
+            for group, table in zip(self.groups, request.tables, strict=True)
+        )
 
     def admit(self, request: Request, hit: PrefixHit) -> tuple[list[PageGrant], list[PageCopy]]:
         """Give the request the pages of its prefix hit. Call `extend` for the rest.
@@ -348,6 +358,11 @@ class KVCache:
             key = self._key(request, block_end)
             if self._promised.get(key) is request:
                 del self._promised[key]
+
+
+def _num_left_behind(group: KVGroup, table: list[int]) -> int:
+    """Blocks at the beginning of a table whose pages have left the window."""
+    return bisect.bisect_left(table, True, key=lambda page: page >= 0) if group.window else 0
 
 
 def _pages(tables: list[list[int]]) -> list[int]:

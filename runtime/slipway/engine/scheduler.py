@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slipway.engine.grants import Grant, PlanInMaking, Step
 from slipway.engine.guesses import Guessing
@@ -17,8 +17,8 @@ OVERTAKEN_STEPS = 16
 """Steps in which others may be admitted before a request that waits for pages; then they are kept for it."""
 LOOKED_PAST = 8
 """Waiting requests that one step looks past."""
-ADAPTERS_LOOKED_PAST = 256
-"""Of those beside whose adapter a step has no room: it costs little to see."""
+LIGHTLY_LOOKED_PAST = 256
+"""More that wait for a step under way, or for an adapter's room: both cost little to see."""
 MASK_SECONDS = 0.1
 """Of the processor, for the masks of a step: those of running requests, and those of requests that start."""
 DRAFT_MASK_SECONDS = 0.02
@@ -39,6 +39,8 @@ class SchedulerLimits:
     max_guessing  running requests from which on there are no such drafts
     adapters      different ones in a step
     forced        tokens that grammars force are drafts too
+    max_partial   prompts that are computed in chunks at once, and `max_long_partial` long ones among them;
+                  1: as many as a step holds
     beside_decodes  tokens of prompts in a step while requests wait for their next token; 0: as many as fit
     """
 
@@ -58,6 +60,33 @@ class SchedulerLimits:
     by_priority: bool = False
     delay_factor: float = 0.0
     beside_decodes: int = 0
+
+
+@dataclass(slots=True)
+class Admission:
+    """How far a step has come in starting waiting requests, and what it has left for them.
+
+    spare    free pages that no prompt under way needs, once they have been counted
+    partial, long  prompts under way that the step does not complete, and the long ones among them
+    """
+
+    place: int = 0
+    partial: int = 0
+    long: int = 0
+    spare: int | None = None
+    mask_seconds: float = MASK_SECONDS
+    others_only: bool = False
+    """A request has waited long for an adapter: no younger one takes any."""
+    started: bool = False
+    num_deferred: int = 0
+    short_of_pages: list[Request] = field(default_factory=list)
+    short_of_adapters: list[Request] = field(default_factory=list)
+
+    @property
+    def farthest(self) -> int:
+        """The place in the queue at which the step stops to look."""
+        light = self.num_deferred + len(self.short_of_adapters)
+        return LOOKED_PAST + min(light, LIGHTLY_LOOKED_PAST)
 
 
 class Scheduler:
@@ -128,10 +157,8 @@ class Scheduler:
         if self._num_masked:
             decodes = self._in_time(decodes)
         late = self._grant_decodes(plan, decodes, bool(prompts))
-        for request in prompts:
-            self._grant(request, request.num_left, plan)
-        if not plan.preempted:  # pages are short: admitting now would only preempt again
-            self._admit(plan, prompts, now)
+        self._grant_prompts(plan, prompts, now)
+        if not plan.preempted:
             self._grant_spare(plan, late)
             if self.limits.lookahead:
                 look_ahead(plan, self.cache, min(self.limits.lookahead, self._most_drafts), self.guessing)
@@ -274,60 +301,98 @@ class Scheduler:
         crowded = limits.max_guessing is not None and len(self.running) >= limits.max_guessing
         return 0 if crowded else limits.num_drafts
 
-    def _admit(self, plan: PlanInMaking, prompts: list[Request], now: float) -> None:
+    def _grant_prompts(self, plan: PlanInMaking, prompts: list[Request], now: float) -> None:
+        """Chunks of the prompts under way, and of waiting ones behind them, or by priority between them."""
+        admission = Admission()
+        admits = not self._delayed(now)
+        for request in prompts:
+            if admits and self.limits.by_priority:
+                self._admit(plan, admission, prompts, now, before=request)
+            self._grant(request, request.num_left, plan)
+            self._count(admission, request)
+        if admits:
+            self._admit(plan, admission, prompts, now)
+        short_of_adapters = admission.short_of_adapters
+        self.num_deferred = admission.num_deferred + len(short_of_adapters)
+        for request in (*admission.short_of_pages, *short_of_adapters) if admission.started else ():
+            request.num_overtaken += 1
+
+    def _admit(
+        self,
+        plan: PlanInMaking,
+        admission: Admission,
+        prompts: list[Request],
+        now: float,
+        before: Request | None = None,
+    ) -> None:
         """Start waiting requests, the oldest promise first, as long as there are slots, tokens and pages.
 
-        What waits for something that is under way is overtaken; what waits for pages only for a while.
+        What waits for something that is under way is overtaken; what waits for pages only for a while. Where
+        pages were short in this step nothing starts: that would only preempt again.
+
+        before  whose promise is older than this one's
         """
-        self.num_deferred = 0
-        if self._delayed(now):
-            return
         limits = self.limits
-        partial = [request for request in prompts if request.in_prompt]
-        num_partial, num_long = len(partial), sum(map(self._is_long, partial))
-        short_of_pages: list[Request] = []
-        place, admitted, mask_seconds = 0, False, MASK_SECONDS
-        short_of_adapters: list[Request] = []
-        others_only = False  # a request has waited long for an adapter: no younger one takes any
-        while num_partial < limits.max_partial:
-            if place >= min(
-                len(self.waiting), LOOKED_PAST + min(len(short_of_adapters), ADAPTERS_LOOKED_PAST)
-            ):
+        bounded = limits.max_partial > 1
+        while admission.place < min(len(self.waiting), admission.farthest):
+            if bounded and admission.partial >= limits.max_partial:
                 break
-            if plan.tokens_left <= 0 or not self._free_slots or mask_seconds <= 0:
+            if plan.preempted or plan.tokens_left <= 0 or admission.mask_seconds <= 0 or not self._free_slots:
                 break
-            request = self.waiting[place]
-            if request.adapter >= 0 and (others_only or not self._has_room_for(request.adapter)):
-                others_only |= bool(request.num_preemptions) or request.num_overtaken >= OVERTAKEN_STEPS
-                short_of_adapters.append(request)
-                place += 1
+            request = self.waiting[admission.place]
+            if before is not None and self._order(request) > self._order(before):
+                break
+            if request.adapter >= 0 and (admission.others_only or not self._has_room_for(request.adapter)):
+                admission.others_only |= self._has_waited(request)
+                admission.short_of_adapters.append(request)
+                admission.place += 1
                 continue
             try:
                 hit = self._startable(request)
                 if hit is None:
-                    self.num_deferred += 1
-                    place += 1
-                elif self._is_long(request) and num_long >= limits.max_long_partial:
-                    place += 1  # shorter prompts may overtake
+                    admission.num_deferred += 1
+                    admission.place += 1
+                elif bounded and self._is_long(request) and admission.long >= limits.max_long_partial:
+                    admission.place += 1  # shorter prompts may overtake
                 elif not limits.chunked_prefill and plan.tokens_left < len(request.tokens) - hit.num_tokens:
                     break
-                elif self.cache.can_admit(request, hit, limits.token_budget * limits.depth):
+                elif self._has_pages(request, hit, admission, prompts):
                     self._start(request, hit, plan, now)
-                    num_partial += request.in_prompt
-                    num_long += request.in_prompt and self._is_long(request)
-                    mask_seconds -= request.mask_seconds
-                    admitted = True
-                elif request.num_preemptions or request.num_overtaken >= OVERTAKEN_STEPS:
+                    self._count(admission, request)
+                    admission.mask_seconds -= request.mask_seconds
+                    admission.started = True
+                elif self._has_waited(request):
                     break  # what is freed from now on is for this one
                 else:
-                    short_of_pages.append(request)
-                    place += 1
+                    admission.short_of_pages.append(request)
+                    admission.place += 1
             except Exception as error:
                 self._fail(request, plan, error)
-                place += request.slot < 0  # else it has left those who wait
-        self.num_deferred += len(short_of_adapters)
-        for request in (*short_of_pages, *short_of_adapters) if admitted else ():
-            request.num_overtaken += 1
+                admission.place += request.slot < 0  # else it has left those who wait
+
+    def _count(self, admission: Admission, request: Request) -> None:
+        """One more prompt that the step has had its turn with."""
+        admission.partial += request.in_prompt
+        admission.long += request.in_prompt and self._is_long(request)
+
+    def _has_waited(self, request: Request) -> bool:
+        """So long that nobody takes any more what it waits for."""
+        return bool(request.num_preemptions) or request.num_overtaken >= OVERTAKEN_STEPS
+
+    def _has_pages(
+        self, request: Request, hit: PrefixHit, admission: Admission, prompts: list[Request]
+    ) -> bool:
+        """Whether all its known tokens have pages beside what prompts under way still need: else one of them
+        would be preempted. They are its own from now on."""
+        cache, chunk = self.cache, self.limits.token_budget * self.limits.depth
+        if admission.spare is None:
+            needs = sum(cache.pages_to_come(one, chunk) for one in prompts if one.slot >= 0)
+            admission.spare = cache.pool.num_free - needs
+        needed = cache.pages_needed(request, hit, chunk, admission.spare)
+        if needed > admission.spare:
+            return False
+        admission.spare -= needed
+        return True
 
     def _has_room_for(self, adapter: int) -> bool:
         """A step can have the adapter in this place beside those of running requests."""

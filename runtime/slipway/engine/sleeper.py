@@ -53,7 +53,7 @@ class Sleeper:
         return "ok"
 
     def _undone(self) -> str:
-        """Has what was awake awake again; where that fails all of it counts as asleep, and the answer says so."""
+        """Wakes what was awake. Where that fails all counts as asleep, and the rest of the answer says so."""
         try:
             for part in PARTS:
                 if part not in self.asleep:

@@ -110,9 +110,9 @@ def host_share(whole: int, weights: int, parts: int) -> int:
 def num_host_pages(config: EngineConfig, plan: ModelPlan) -> int:
     """Pages in host memory for preempted requests; never more than all requests can use.
 
-    None where no request holds a page, or where a request needs rows that were pooled before: they are gone.
+    None where no request holds a page, or none draws tokens: a prompt that has started is not preempted.
     """
-    if not plan.kv.groups or (plan.pooler is not None and plan.pooler.pooling.reads_every_row):
+    if not plan.kv.groups or plan.pooler is not None:
         return 0
     most = plan.kv.pages_for(plan.max_model_len) * config.max_num_seqs
     return min(most, config.swap_bytes // plan.kv.page_bytes)

@@ -44,9 +44,9 @@ def _of_pooling(config: EngineConfig, route: Route, pooling: Pooling) -> Iterato
     }
     why = f"--task {pooling.task} reads texts and tokens, and draws none"
     yield from (f"{name} has no effect: {why}." for name, given in asked.items() if given)
-    if config.swap_bytes and (not route.attentions or pooling.reads_every_row):
-        again = f"with pooling_type {pooling.type} a preempted prompt is computed again from its first token."
-        why = again if route.attentions else "an encoder keeps no keys and values."
+    if config.swap_bytes:
+        kept = "all pages of a prompt are free before it starts, and it is not preempted."
+        why = kept if route.attentions else "an encoder keeps no keys and values."
         yield f"--preemption-mode swap has no effect: {why}"
 
 
