@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -269,6 +270,13 @@ class Exit(Exception):
         self.message = message or exit_code.message
         self.hint = hint or exit_code.hint
         self.argument = argument
+        self._told = False
+
+    def tell(self) -> None:
+        """Say it on standard error, once: when it is found, which may be before the program can end."""
+        if not self._told:
+            self._told = True
+            print(f"slipway: {self.message}\n  {self.hint}", file=sys.stderr, flush=True)
 
 
 def termination(code: int, message: str = "", hint: str = "", argument: str = "") -> bytes:

@@ -274,13 +274,27 @@ def test_tokens_of_a_stop_string_stand_at_the_end_of_the_text(
     assert told["text_offset"] == [0, *(min(end, len(text)) for end in ends)][:-1]
 
 
-def test_of_tokens_that_look_alike_the_list_has_the_one_that_stands_there(served: Served) -> None:
+def test_parts_of_characters_are_told_apart_by_their_bytes(served: Served) -> None:
     one, other = served.tokenizer.encode("😀")[1:3]
+    names = ["bytes:" + "".join(rf"\x{b:02x}" for b in served.tokenizer.token_bytes(t)) for t in (one, other)]
     written = LogprobFormat(served.tokenizer, as_ids=False)
     tops = [(other, -0.25), (7, -1.5), (one, -2.0)]
     told = written.completion([one, 7], [TokenLogprobs(-2.0, 3, tops)] * 2, [0, 0])
     seventh = served.tokenizer.token_text(7)
-    assert told.top_logprobs == [{"\ufffd": -2.0, seventh: -1.5}, {"\ufffd": -0.25, seventh: -2.0}]
+    assert told.tokens == [names[0], seventh]
+    assert told.top_logprobs == [
+        {names[1]: -0.25, seventh: -1.5, names[0]: -2.0},
+        {names[1]: -0.25, seventh: -2.0, names[0]: -2.0},
+    ]
+
+
+def test_of_tokens_with_one_name_the_list_has_the_one_that_stands_there(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = LogprobFormat(served.tokenizer, as_ids=False)
+    monkeypatch.setattr(written, "token", lambda token_id: {5: "a", 6: "a"}.get(token_id, "b"))
+    told = written.completion([6], [TokenLogprobs(-2.0, 3, [(5, -0.25), (7, -1.5), (6, -2.0)])], [0])
+    assert told.top_logprobs == [{"a": -2.0, "b": -1.5}]
 
 
 @pytest.mark.parametrize("stream", [False, True])

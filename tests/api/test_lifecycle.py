@@ -253,16 +253,32 @@ def test_a_taken_port_is_said_before_anything_is_loaded(tiny: Path) -> None:
             "top_k must be at least -1, got -9",
         ),
         (["{tiny}", "--tokenizer", "/nowhere"], exits.BAD_TOKENIZER, "/nowhere"),
+        (["{three_bytes}.gguf"], exits.BAD_CHECKPOINT, "it ends at byte 3, its header goes on"),
+        (["{three_bytes}.gguf", "--tokenizer", "{tiny}"], exits.BAD_CHECKPOINT, "it ends at byte 3"),
+        (["{three_bytes}.bin"], exits.UNSUPPORTED_FORMAT, "is a file but not a .gguf file"),
     ],
     ids=lambda case: str(case)[:30],
 )
-def test_a_start_that_cannot_succeed_ends_with_its_code(
-    tiny: Path, arguments: list[str], code: exits.ExitCode, words: str
+def test_a_start_that_cannot_succeed_ends_with_its_code_and_says_why_once(
+    tiny: Path, tmp_path: Path, arguments: list[str], code: exits.ExitCode, words: str
 ) -> None:
-    filled = [argument.format(tiny=tiny) for argument in arguments]
+    """Engine and API look at the model at the same time: whoever comes first, the end is the same."""
+    three_bytes = tmp_path / "model"
+    for suffix in (".gguf", ".bin"):
+        three_bytes.with_suffix(suffix).write_bytes(b"GGU")
+    filled = [argument.format(tiny=tiny, three_bytes=three_bytes) for argument in arguments]
     ended = serve(*filled, "--port", str(free_port()))
     assert ended.returncode == code.code, ended.stderr
-    assert words in ended.stderr.splitlines()[-2], ended.stderr
+    (line,) = (line for line in ended.stderr.splitlines() if words in line)
+    assert line.startswith("slipway: ")
+
+
+def test_a_failure_is_said_before_probes_have_seen_it(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGU")
+    with new_server(model, env={"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"}, ready=False) as server:
+        server.wait_until_said("slipway: ")
+        server.wait_until("/live", 503)
 
 
 @pytest.mark.parametrize(

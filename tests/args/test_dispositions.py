@@ -15,7 +15,15 @@ from slipway.args.schema import ARGUMENTS, SERVE, help_text
 from slipway.args.status import IMPLEMENTED, NOT_BUILT, REFUSED, WARNED, arguments, status_of
 
 SURFACE: list[dict[str, Any]] = json.loads((Path(__file__).parent / "surface.json").read_text())
-OWN = {"cluster_key_file", "drain_grace", "drain_timeout", "dry_run", "idle_check_interval", "load_timeout"}
+OWN = {
+    "cluster_key_file",
+    "drain_grace",
+    "drain_timeout",
+    "dry_run",
+    "idle_check_interval",
+    "load_timeout",
+    "strict_requests",
+}
 NEWER = {
     "data_parallel_external_lb",
     "data_parallel_hybrid_lb",

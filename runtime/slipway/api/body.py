@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from slipway.api.admission import LONG_BODY_BYTES, SHORT_BODY_BYTES
 from slipway.api.errors import ApiError, from_validation, shown_value
 from slipway.api.frontend import frontend
+from slipway.api.unknown_fields import unknown
 
 MAX_DEPTH = 64
 """Levels of lists and objects within one another; a tool's JSON schema needs a dozen."""
@@ -45,12 +46,15 @@ async def read_one_of(request: Request, choose: Callable[[dict[str, Any]], type[
         body = await _read(request, grown)
         request.state.body_bytes = len(body)
         if len(body) <= SHORT_BODY_BYTES:
-            return _checked(body, choose)
-        if len(body) <= LONG_BODY_BYTES:
-            check = partial(_checked, body, choose)
+            model, others = _checked(body, choose)
         else:
-            check = partial(_checked_apart, body, choose, front.bodies.plain)
-        return await front.in_thread(check, len(body))
+            check = partial(_checked, body, choose)
+            if len(body) > LONG_BODY_BYTES:
+                check = partial(_checked_apart, body, choose, front.bodies.plain)
+            model, others = await front.in_thread(check, len(body))
+    if others:
+        request.state.warning = front.unknown_fields.warning(request.url.path, others, model)
+    return model
 
 
 def check_media_type(header: str | None) -> None:
@@ -93,7 +97,9 @@ async def _read(request: Request, grown: Callable[[int], None]) -> bytearray:
     return body
 
 
-def _checked_apart(body: bytearray, choose: Callable[[dict[str, Any]], type[Model]], plain: int) -> Model:
+def _checked_apart(
+    body: bytearray, choose: Callable[[dict[str, Any]], type[Model]], plain: int
+) -> tuple[Model, list[str]]:
     """Without the garbage collector: it would look at each of a million new objects while the parser holds
     the interpreter's lock, and JSON has no cycles. No two threads do so at once (`Frontend.in_thread`)."""
     _check_plain(body, plain)
@@ -105,12 +111,14 @@ def _checked_apart(body: bytearray, choose: Callable[[dict[str, Any]], type[Mode
         gc.enable()
 
 
-def _checked(body: bytearray, choose: Callable[[dict[str, Any]], type[Model]]) -> Model:
+def _checked(body: bytearray, choose: Callable[[dict[str, Any]], type[Model]]) -> tuple[Model, list[str]]:
+    """The body, and which fields it has beside the model's."""
     raw = parse(body)
     try:
-        return choose(raw).model_validate(raw)
+        model = choose(raw).model_validate(raw)
     except ValidationError as error:
         raise from_validation(error) from None
+    return model, list(unknown(raw, model))
 
 
 def parse(body: bytes | bytearray) -> dict[str, Any]:

@@ -232,6 +232,8 @@ class Settings:
     """Of which callers present one; none: everyone may call."""
     max_concurrency: int | None
     api_server_count: int
+    strict_requests: bool
+    """Fields that a route does not have are refused."""
     enable_log_requests: bool
     disable_log_requests: bool
     disable_log_stats: bool

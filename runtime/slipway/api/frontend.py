@@ -30,6 +30,7 @@ from slipway.api.response_store import ResponseStore
 from slipway.api.seeds import Seeds
 from slipway.api.structured import say_whose_work_it_is
 from slipway.api.texts import Texts
+from slipway.api.unknown_fields import UnknownFields
 from slipway.engine.client import Client
 from slipway.engine.messages import Ready, Stats
 from slipway.metrics.declared import CACHE_LABELS
@@ -70,6 +71,7 @@ class Frontend:
         self.log = RequestLog(
             settings.enable_log_requests and not settings.disable_log_requests, settings.max_log_len
         )
+        self.unknown_fields = UnknownFields(strict=settings.strict_requests)
         self.metrics: ServerMetrics | None = None
         self._tracer = _tracer(settings)
         self._model: ServedModel | None = None

@@ -156,7 +156,7 @@ class Lifecycle:
 
     async def _show_failure(self, cause: Exit) -> None:
         """Let probes see that the server is sick before it ends, or for as long as someone wants to look."""
-        logger.critical("%s", cause)
+        self._tell(cause)
         self._front.admission.failure = as_failed(cause)
         stays = self._settings.stay_after_death
         if stays:
@@ -165,6 +165,10 @@ class Lifecycle:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if stays else SICK_SECONDS):
                 await next_signal.wait()
+
+    def _tell(self, cause: Exit) -> None:
+        """Say to whoever started the server why it ends."""
+        cause.tell()
 
     async def _drain(self, http: HttpServer, failures: list[asyncio.Task[Any]]) -> int:
         """Serve on for the grace, then let open requests end; a second signal cuts it short.

@@ -64,7 +64,7 @@ class LogprobFormat:
         A None entry is the first token of an echoed prompt, which nothing predicts.
         """
         return CompletionLogprobs(
-            tokens=[self.token(token_id) for token_id in token_ids],
+            tokens=[self._named(token_id) for token_id in token_ids],
             token_logprobs=[None if one is None else floor(one.logprob) for one in logprobs],
             top_logprobs=[
                 None if one is None else self._alternatives(token_id, one)
@@ -98,13 +98,22 @@ class LogprobFormat:
     def _alternatives(self, token_id: int, one: TokenLogprobs) -> dict[str, float]:
         """The likeliest tokens, and the one that stands there if it is not among them.
 
-        Of several with the same text, as parts of characters have it, it is that one or else the likeliest.
+        Of several with one name, as a vocabulary may have them, it is that one or else the likeliest.
         """
         found: dict[str, float] = {}
         for other, value in one.top:
-            found.setdefault(self.token(other), floor(value))
-        found[self.token(token_id)] = floor(one.logprob)
+            found.setdefault(self._named(other), floor(value))
+        found[self._named(token_id)] = floor(one.logprob)
         return found
+
+    def _named(self, token_id: int) -> str:
+        """The token's text; its bytes, as OpenAI writes them, where that is no whole character: no other field
+        would tell such tokens apart."""
+        text = self.token(token_id)
+        if "\ufffd" not in text or self._tokenizer is None:
+            return text
+        raw = self._tokenizer.token_bytes(token_id)
+        return text if raw == text.encode() else "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
     def _ranked(self, token_id: int, logprob: float, rank: int) -> PromptTokenLogprob:
         return PromptTokenLogprob(logprob=floor(logprob), rank=rank, decoded_token=self.token(token_id))

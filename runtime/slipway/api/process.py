@@ -126,6 +126,5 @@ class ProcessLife(Lifecycle):
             await asyncio.sleep(SECONDS_BETWEEN_ENTRIES)
             self._front.metrics.enter()
 
-    async def _show_failure(self, cause: Exit) -> None:
+    def _tell(self, cause: Exit) -> None:
         say(self._parent.line, as_failed(cause))
-        await super()._show_failure(cause)

@@ -61,4 +61,6 @@ class ApiRoute(Route):
     async def respond(self, request: Request, send: Send) -> None:
         """Run the endpoint and send its answer, to who may ask."""
         response: Response = await self.endpoint(request)
+        if warning := getattr(request.state, "warning", ""):
+            response.headers["Warning"] = warning
         await response(request.scope, request.receive, send)

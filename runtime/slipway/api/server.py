@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -44,7 +43,7 @@ def explained(life: Callable[[], int]) -> int:
         return life()
     except Exception as error:
         cause = cause_of(error)
-    print(f"slipway: {cause.message}\n  {cause.hint}", file=sys.stderr)
+    cause.tell()
     code = cause.exit_code.code
     write_termination(os.environ, code, cause.message, cause.hint, cause.argument)
     return code

@@ -35,7 +35,7 @@ from slipway.args import Resolved
 from slipway.engine.balanced import connect
 from slipway.engine.launch import Launched
 from slipway.engine.messages import Failed
-from slipway.exits import INTERNAL_ERROR, WORKER_KILLED, signal_name
+from slipway.exits import INTERNAL_ERROR, WORKER_KILLED, Exit, signal_name
 from slipway.processes import STOP_SIGNALS, start_module
 
 MAX_LOST = 5
@@ -94,7 +94,7 @@ class Supervisor:
         self._greeted = False
         self._lost: deque[float] = deque(maxlen=MAX_LOST + 1)
         self._leaving = False
-        self._failure: Failed | None = None
+        self._cause: Exit | None = None
         self._status = 0
         self._all_ended = asyncio.Event()
 
@@ -117,8 +117,8 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*watching, return_exceptions=True)
             await self._client.close()
-        if self._failure is not None:
-            raise as_exit(self._failure)
+        if self._cause is not None:
+            raise self._cause
         return self._status
 
     def _begin(self, index: int, *, replaces: bool = False) -> None:
@@ -161,7 +161,7 @@ class Supervisor:
         status = child.process.wait()
         self._processes.remove(child)
         self._group.clear(child.told.index)
-        if self._leaving or self._failure is not None:
+        if self._leaving or self._cause is not None:
             self._status = max(self._status, status if status >= 0 else 128 - status)
         else:
             self._replace(child, status)
@@ -192,8 +192,9 @@ class Supervisor:
 
     def _fail(self, failure: Failed) -> None:
         """End with this cause; the first one counts."""
-        if self._failure is None:
-            self._failure = failure
+        if self._cause is None:
+            self._cause = as_exit(failure)
+            self._cause.tell()
             self._end(failure, None if self._settings.stay_after_death else PATIENCE_SECONDS)
 
     def _end(self, word: Word, seconds: float | None) -> None:

@@ -17,7 +17,7 @@ from slipway.api.formats import Formats, formats
 from slipway.api.protocol.common import Generation
 from slipway.exits import BAD_ARGUMENTS, BAD_TOKENIZER, BY_REASON, Exit
 from slipway.load import hub
-from slipway.load.errors import LoadError
+from slipway.load.errors import LoadError, no_model
 from slipway.load.folder import parsed
 from slipway.load.gguf import header
 from slipway.load.gguf.config import generation_config
@@ -68,6 +68,8 @@ def read_texts(settings: Settings) -> Texts:
     """
     try:
         path = _located(settings)
+        if path.is_file() and path.suffix != ".gguf":
+            raise no_model(path)
         metadata = _gguf_metadata(path)
     except LoadError as error:
         raise Exit(BY_REASON[error.code], error.message, error.hint, error.argument) from None

@@ -16,7 +16,7 @@ from slipway.engine.config import EngineConfig
 from slipway.load.arrays import FP16, FP32, Array, DType, cast
 from slipway.load.cut import Cut, Stored
 from slipway.load.dummy import Drawn, drawn_on_host
-from slipway.load.errors import LoadError
+from slipway.load.errors import LoadError, no_model
 from slipway.load.folder import find_weights, read_json
 from slipway.load.gguf.checkpoint import GgufCheckpoint
 from slipway.load.gguf.config import model_config
@@ -162,11 +162,14 @@ def open_checkpoint(config: EngineConfig, progress: Progress) -> Checkpoint:
         path = gguf
     if path.is_dir():
         return FolderCheckpoint(path, config, progress)
-    if path.suffix != ".gguf" or config.load_format not in ("auto", "gguf"):
+    if path.suffix != ".gguf":
+        raise no_model(path)
+    if config.load_format not in ("auto", "gguf"):
         raise LoadError(
             "UnsupportedFormat",
-            f"{path} is one file, and --load-format is {config.load_format}.",
-            hint="Name a model's folder, or a .gguf file with --load-format auto.",
+            f"{path} is a .gguf file, and --load-format is {config.load_format}.",
+            hint="Name a model's folder, or leave --load-format out.",
+            argument="load_format",
         )
     return GgufCheckpoint(path, progress)
 

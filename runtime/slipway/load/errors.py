@@ -36,6 +36,12 @@ class LoadError(Exception):
         self.argument = argument
 
 
+def no_model(path: Path) -> LoadError:
+    """The error for one file that is to be a model, and is not of the one form that has a model in a file."""
+    hint = "Name a model's folder, a .gguf file, or a model on the hub."
+    return LoadError("UnsupportedFormat", f"{path} is a file but not a .gguf file.", hint=hint)
+
+
 def malformed(kind: str, path: Path, why: str) -> LoadError:
     """The error for a file whose bytes make no sense."""
     text = f"{path} is not a valid {kind} file: {why}."

@@ -213,6 +213,12 @@ class Frontend:
     Another name is accepted where --tool-parser-plugin may define it.
     """
 
+    strict_requests: bool = arg(False)
+    """Refuse a request with a field that its route does not have, with status 400.
+
+    Without it such a field is left aside: the answer's header Warning names it, and the log does so once.
+    """
+
     tool_parser_plugin: FilePath | None = arg(security_sensitive=True)
     """Python file with more tool call parsers, in FORMATS by name. It runs arbitrary code in the server."""
 
