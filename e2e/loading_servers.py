@@ -12,8 +12,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 PORT = 8000
-TOTAL = 100_000
-"""Megabytes, at ten a second."""
+TOTAL = 1000
+"""Megabytes, at ten a second: a status tells whole percents."""
 _BEGAN = time.monotonic()
 
 
