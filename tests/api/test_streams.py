@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import openai
 import pytest
 from serving import MODEL, Served
-
-from slipway.api import responses
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 
@@ -50,8 +49,10 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_aborts_it(served: Served
 def test_a_stream_that_waits_says_so(
     served: Served, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], ping: str
 ) -> None:
-    assert responses.PING_SECONDS == 1
-    monkeypatch.setattr(responses, "PING_SECONDS", 0.02)
+    assert served.front.settings.sse_keep_alive_interval == 1
+    monkeypatch.setattr(
+        served.front, "settings", replace(served.front.settings, sse_keep_alive_interval=0.02)
+    )
     served.engine.gate.clear()
     with httpx.stream("POST", served.url + path, json=body | {"stream": True}) as answer:
         seen = ""

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from slipway.args.foreign import FOREIGN
 from slipway.args.schema import ARGUMENTS
 from slipway.args.status import STATUSES
 from slipway.cli.main import main
@@ -23,7 +24,7 @@ def test_the_list_has_every_argument_variable_and_metric(capsys):
 def test_the_status_accounts_for_arguments_variables_and_metrics(capsys):
     assert main(["args", "--status"]) == 0
     shown = capsys.readouterr().out
-    assert f"{len(ARGUMENTS)} arguments: " in shown
+    assert f"{len(ARGUMENTS) + len(FOREIGN)} arguments: " in shown
     assert f"{len(VARIABLES)} environment variables: " in shown
     assert f"{len(METRICS)} metrics: " in shown
 
@@ -31,7 +32,8 @@ def test_the_status_accounts_for_arguments_variables_and_metrics(capsys):
 def test_the_status_as_json(capsys):
     assert main(["args", "--status", "--json"]) == 0
     tables = json.loads(capsys.readouterr().out)
-    assert [len(table) for table in tables.values()] == [len(ARGUMENTS), len(VARIABLES), len(METRICS)]
+    counts = [len(ARGUMENTS) + len(FOREIGN), len(VARIABLES), len(METRICS)]
+    assert [len(table) for table in tables.values()] == counts
     for table in tables.values():
         assert {entry["status"] for entry in table.values()} <= set(STATUSES)
     assert tables["arguments"]["--use-v2-block-manager"]["reason"] == "there is one block manager"

@@ -17,7 +17,7 @@ from slipway.engine.config import EngineConfig
 RUNTIME = Path(__file__).parents[2] / "runtime" / "slipway"
 RESOLVED = {"arguments", "resolved"}
 """What the resolved arguments are called where they are read."""
-READ_WHILE_RESOLVED = {"config", "model_tag", "dry_run", "help"}
+READ_WHILE_RESOLVED = {"config", "model_tag", "dry_run", "help", "runner", "convert"}
 READ_BY_COPIES_HERE = {"data_parallel_size_local"}
 """By a function of the arguments that the server calls, as their rules do."""
 ONE_MEANING = {"scheduler_cls"}
@@ -88,7 +88,7 @@ def test_every_implemented_argument_is_read_by_the_server() -> None:
         for name, argument in ARGUMENTS.items()
         if argument.disposition is Disposition.IMPLEMENT
         and not (argument.unbuilt and not argument.unbuilt.works)
-        and not argument.replacement
+        and not (argument.replacement or argument.short_for or argument.parts)
         and name not in read
     }
     assert hollow == ONE_MEANING

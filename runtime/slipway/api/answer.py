@@ -49,7 +49,8 @@ class GeneratedAnswer:
         self._num_prompt_logprobs = body.prompt_logprobs
         self._prompt_logprobs: dict[int, PromptLogprobs | UnsetType] = {}
         self._details = settings.enable_prompt_tokens_details
-        self._ends_with_usage = options is not None and bool(options.include_usage)
+        asked = options is not None and bool(options.include_usage)
+        self._ends_with_usage = asked or settings.enable_force_include_usage
         self._counts_always = self._ends_with_usage and bool(options and options.continuous_usage_stats)
 
     async def _in_one_piece(self, make: Callable[[list[Whole]], T]) -> T:

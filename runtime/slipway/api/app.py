@@ -73,7 +73,8 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
     app.router.default = partial(_without_slash, routes, app.router.default)
     app.state.frontend = front
     app.state.guard = guard(settings.api_keys)
-    Unsaid.apply((one.path for one in routes if isinstance(one, InferenceRoute)), settings.root_path)
+    told = {one.path for one in routes if isinstance(one, InferenceRoute)}
+    Unsaid.apply(told | {*settings.disable_access_log_for_endpoints}, settings.root_path)
     _add_middleware(app, front, arguments)
     return app
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from slipway.api.errors import ApiError, not_supported
 from slipway.api.model import ServedModel
-from slipway.api.protocol.chat import Message, TemplateFields
+from slipway.api.protocol.chat import Json, Message, TemplateFields
 from slipway.text.messages import TEXT_PARTS
 from slipway.text.template import WrittenChat
 
 
 def render_chat(
-    body: TemplateFields, messages: list[Message], model: ServedModel, *, default_effort: str | None
+    body: TemplateFields, messages: list[Message], model: ServedModel, *, defaults: Json
 ) -> WrittenChat:
     """The prompt. Raises ApiError where the template refuses the messages."""
     template = model.template_of(body.chat_template)
@@ -25,7 +25,7 @@ def render_chat(
             add_generation_prompt=body.prompt_ends_open,
             continue_final_message=bool(body.continue_final_message),
             documents=body.documents,
-            kwargs=body.variables(default_effort),
+            kwargs=body.variables(defaults),
         )
     except ValueError as error:
         raise ApiError(str(error), param="messages", code="invalid_value") from None

@@ -199,7 +199,12 @@ class Settings:
     chat_template_content_format: Literal["auto", "string", "openai"]
     trust_request_chat_template: bool
     response_role: str
-    reasoning_effort: str | None
+    template_defaults: dict[str, Any]
+    """Variables of the chat template where a request does not say them."""
+    enable_force_include_usage: bool
+    sse_keep_alive_interval: int
+    """Seconds; 0: streams that are silent stay so."""
+    disable_access_log_for_endpoints: list[str]
     generation_config: str
     override_generation_config: Mapping[str, Any]
     max_logprobs: int
@@ -281,7 +286,9 @@ def api_settings(arguments: Arguments, environment: Environment) -> Settings:
     adapters = arguments["enable_lora"]
     given = arguments.given
     auto_tools = arguments["enable_auto_tool_choice"] if "enable_auto_tool_choice" in given else None
+    effort = {"reasoning_effort": arguments["reasoning_effort"]} if arguments["reasoning_effort"] else {}
     derived: dict[str, Any] = {
+        "template_defaults": effort | arguments["default_chat_template_kwargs"],
         "served_names": tuple(arguments["served_model_name"] or [arguments["model"]]),
         "override_generation_config": arguments["override_generation_config"] or {},
         "adapters": _adapters(arguments),

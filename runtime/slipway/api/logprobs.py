@@ -107,8 +107,7 @@ class LogprobFormat:
         return found
 
     def _named(self, token_id: int) -> str:
-        """The token's text; its bytes, as OpenAI writes them, where that is no whole character: no other field
-        would tell such tokens apart."""
+        """The token's text; its bytes, as OpenAI writes them, where that is no whole character."""
         text = self.token(token_id)
         if "\ufffd" not in text or self._tokenizer is None:
             return text

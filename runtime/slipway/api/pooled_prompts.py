@@ -25,7 +25,7 @@ def input_order(
     """An order of a body's inputs, or of its messages. Raises ApiError with the field at fault."""
     body.check()
     if body.messages is not None:
-        chat = render_chat(body, body.messages, model, default_effort=settings.reasoning_effort)
+        chat = render_chat(body, body.messages, model, defaults=settings.template_defaults)
         special = bool(body.add_special_tokens)
         tokens = [_written_tokens(chat, body, model, "messages", special=special)]
     else:

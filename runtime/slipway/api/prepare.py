@@ -132,7 +132,7 @@ def chat_order(body: ChatRequest, model: ServedModel, settings: Settings, reques
     check_budget(body, model, channels)
     tools = held_tools(body, formats, channels)
     grammar = grammar_of(body, model, settings, tools, channels=channels)
-    variables = body.variables(settings.reasoning_effort)
+    variables = body.variables(settings.template_defaults)
     found = reading(body, formats, text, channels, variables, held=grammar is not None)
     prompts = [Prompt(token_ids, params)]
     check_prompt_logprobs({"prompt_logprobs": body.prompt_logprobs}, prompts, 1)
@@ -145,7 +145,7 @@ def chat_prompt(
 ) -> tuple[str, list[int]]:
     """The prompt as text and as tokens. Raises ApiError where the template refuses the messages, or the
     context cannot hold them."""
-    text, ids = render_chat(body, body.messages, model, default_effort=settings.reasoning_effort)
+    text, ids = render_chat(body, body.messages, model, defaults=settings.template_defaults)
     if must_fit and ids is None:
         _check_length(text, body, body.wanted_tokens, model, "messages")
     if ids is None:

@@ -15,9 +15,6 @@ from slipway.api.errors import described, of_stream
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 """A comment, which clients skip."""
-PING_SECONDS = 1.0
-"""Of silence, after each of which a ping tells clients and proxies that the stream is alive."""
-
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
@@ -62,12 +59,18 @@ class EventStream(Response):
     """Server-sent events, each sent as soon as there is one.
 
     Sending waits while the client does not read (the transport's back-pressure), so that nothing
-    piles up here. While there is none, a `ping` is sent. An exception of `events` becomes a last event in
+    piles up here. After each `ping_seconds` of silence, unless they are 0, a `ping` tells clients and proxies
+    that the stream is alive. An exception of `events` becomes a last event in
     OpenAI's shape. `close` is called in the end, whoever ended it.
     """
 
     def __init__(
-        self, events: AsyncIterator[bytes], *, close: Callable[[], None], ping: bytes = PING
+        self,
+        events: AsyncIterator[bytes],
+        *,
+        close: Callable[[], None],
+        ping: bytes = PING,
+        ping_seconds: float = 1.0,
     ) -> None:
         super().__init__(
             media_type="text/event-stream",
@@ -77,6 +80,7 @@ class EventStream(Response):
         self._events = events
         self._close = close
         self._ping = ping
+        self._ping_seconds = ping_seconds
         self._news = True
         """Something was sent since the last look."""
 
@@ -101,8 +105,8 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_pings(self, send: Send) -> None:
-        while True:
+        while self._ping_seconds:
             self._news = False
-            await asyncio.sleep(PING_SECONDS)
+            await asyncio.sleep(self._ping_seconds)
             if not self._news:
                 await send({"type": "http.response.body", "body": self._ping, "more_body": True})

@@ -97,6 +97,7 @@ def texts_of(
     eos = tuple(dict.fromkeys((*eos, *tokenizer.eos_token_ids)))
     made = partial(_made, settings, tokenizer)
     template = _template(settings, tokenizer) or template
+    _check_defaults(settings, template)
     return Texts(
         tokenizer,
         template,
@@ -136,6 +137,15 @@ def _template(settings: Settings, tokenizer: Tokenizer) -> ChatWriter | None:
             raise Exit(BAD_ARGUMENTS, str(error), argument="chat_template") from None
         logger.warning("The model's own chat template is left out: %s", error)
         return None
+
+
+def _check_defaults(settings: Settings, template: ChatWriter | None) -> None:
+    try:
+        if isinstance(template, ChatTemplate):
+            template.check_variables(settings.template_defaults)
+    except ValueError as error:
+        message = f"--default-{error}".replace("_", "-", 2)
+        raise Exit(BAD_ARGUMENTS, message, argument="default_chat_template_kwargs") from None
 
 
 def _made(settings: Settings, tokenizer: Tokenizer, source: str) -> ChatTemplate:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slipway.args import objects, values
+from slipway.args import foreign, objects, values
 from slipway.args.declare import Argument, Kind
 from slipway.args.errors import ArgumentError
 from slipway.args.schema import SERVE, Schema
@@ -28,6 +28,8 @@ class Written:
     """JSON argument → what was given key by key."""
     places: dict[str, str] = field(default_factory=dict)
     """Argument → how errors name it."""
+    foreign: dict[str, str] = field(default_factory=dict)
+    """Flags of vLLM that we have no argument for, and their values as texts."""
 
     def put(self, argument: Argument, value: Any, place: str) -> None:
         """The last one counts, except for arguments that are repeated for each item."""
@@ -109,13 +111,36 @@ class _Reader:
         place = f"--{name}"
         if argument is None and stem.replace("-", "_").startswith("no_"):
             self._negated(stem, word)
+        elif argument is None and self._foreign(stem, text if equals else None, place):
+            return
         elif argument is None or argument.positional:
             raise self.schema.unknown(stem, f"--{stem}")
         else:
             self._value(argument, dotted, text if equals else None, place)
 
+    def _foreign(self, stem: str, text: str | None, place: str) -> bool:
+        """Whether it is a flag of vLLM that we have no argument for, whose values are taken with it."""
+        row = foreign.find(stem) if self.schema.of_engine else None
+        if row is None:
+            return False
+        if row.takes is foreign.Takes.NOTHING:
+            if text is not None:
+                raise ArgumentError(f"{place}={text}: it takes no value.", row.name)
+            text = "true"
+        elif text is None:
+            if not self._value_follows():
+                raise ArgumentError(f"{place} needs a value.", row.name)
+            text = self.words.pop()
+            while row.takes is foreign.Takes.SEVERAL and self._value_follows():
+                text += f" {self.words.pop()}"
+        self.written.foreign[row.name] = text
+        return True
+
     def _negated(self, stem: str, word: str) -> None:
         positive = self.schema.find(stem[3:])
+        row = foreign.find(stem[3:]) if positive is None and self.schema.of_engine else None
+        if row is not None and row.takes is foreign.Takes.NOTHING and word == f"--{stem}":
+            return  # it asks for nothing
         if positive is None or positive.positional:
             raise self.schema.unknown(stem, f"--{stem}")
         if not positive.negatable:
@@ -130,11 +155,15 @@ class _Reader:
             self._compilation(word)
             return
         short = self.schema.short
-        if name not in short:
+        stem, _, dotted = name.partition(".")
+        if stem not in short and stem in foreign.SHORT:
+            self._foreign(foreign.SHORT[stem], text if equals else None, name)
+            return
+        if stem not in short:
             raise ArgumentError(
                 f"{name} is not an argument.{values.near(name, short)} Long names have two dashes."
             )
-        self._value(short[name], "", text if equals else None, name)
+        self._value(short[stem], dotted, text if equals else None, name)
 
     def _compilation(self, word: str) -> None:
         """-O 3, -O3, -O{"level": 3}, -O.use_inductor false"""

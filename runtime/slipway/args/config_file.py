@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
-from slipway.args import values
+from slipway.args import foreign, values
 from slipway.args.command_line import Written, read_item, read_list
 from slipway.args.declare import Argument, Kind
 from slipway.args.errors import ArgumentError
@@ -32,6 +33,9 @@ def read(path: str, schema: Schema = SERVE) -> Written:
     for key, value in _load(path).items():
         if not isinstance(key, str):
             raise ArgumentError(f"{path}: the key {key!r} is not text.", "config")
+        if schema.find(key.partition(".")[0]) is None and (row := foreign.find(key.partition(".")[0])):
+            written.foreign[row.name] = value if isinstance(value, str) else json.dumps(value)
+            continue
         argument, dotted, negated = _named(key, path, schema)
         target = f"{argument.name}.{dotted}"
         if target in first_spelling:

@@ -124,6 +124,8 @@ class Argument:
 
     positional: bool = False
     aliases: tuple[str, ...] = ()
+    synonyms: tuple[str, ...] = ()
+    """Other long names, with underscores, that vLLM has for it now."""
     choices: tuple[Any, ...] = ()
     open_choices: bool = False
     """The list may grow: the CRD checks the form of a name, the command line the name."""
@@ -177,6 +179,10 @@ class Argument:
     no_effect_without: tuple[str, ...] = ()
     replacement: str = ""
     """The argument that took this one's place: `name`, `name.key` or `name=value`."""
+    short_for: str = ""
+    """The same of one that is no older form, but says it more shortly."""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """Keys of a JSON argument that stand for arguments of their own: key → argument."""
     twins: tuple[str, ...] = ()
     """Environment variables that set the same thing."""
     secret: bool = False

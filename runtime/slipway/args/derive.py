@@ -69,16 +69,56 @@ def resolve_model(values: Values, in_file: frozenset[str], warn: Warn) -> None:
         values["load_format"] = "gguf"
 
 
+def apply_parts(values: Values, given: set[str]) -> None:
+    """What keys of an object say of other arguments. Raises ArgumentError."""
+    for argument in ARGUMENTS.values():
+        for key, name in argument.parts.items() if argument.name in given else ():
+            if key not in (values[argument.name] or {}):
+                continue
+            value, target = values[argument.name][key], ARGUMENTS[name]
+            if target.choices and not target.open_choices and value not in target.choices:
+                known = ", ".join(target.choices)
+                message = f"{argument.flag}.{key} {value!r} is not one of {known}."
+                raise ArgumentError(message, argument.name)
+            if name in given and values[name] != value:
+                message = f"{argument.flag}.{key} {value} contradicts {target.flag} {values[name]}. Drop one."
+                raise ArgumentError(message, argument.name)
+            values[name] = value
+            given.add(name)
+
+
+def apply_task(values: Values, given: set[str]) -> None:
+    """What --runner and --convert say is --task. Raises ArgumentError where they contradict it."""
+    runner, convert = values["runner"], values["convert"]
+    if convert in ("embed", "classify"):
+        meant, said = convert, f"--convert {convert}"
+        if runner not in ("auto", "pooling"):
+            raise ArgumentError(f"{said} pools, and --runner {runner} does not. Drop one.", "convert")
+    elif runner != "auto":
+        meant, said = runner, f"--runner {runner}"
+    else:
+        return
+    if why := ARGUMENTS["task"].refused.get(meant):
+        raise ArgumentError(f"{said} is refused: {why}", "runner")
+    if "task" in given and values["task"] not in ("auto", meant) and meant != "pooling":
+        raise ArgumentError(f"{said} contradicts --task {values['task']}. Drop one.", "task")
+    if "task" not in given or values["task"] == "auto":
+        values["task"] = meant
+        given.add("task")
+
+
 def apply_replacements(values: Values, given: set[str], warn: Warn) -> None:
     """Move old arguments that were given to what replaced them."""
     for argument in ARGUMENTS.values():
-        if not argument.replacement or argument.name not in given:
+        replacement = argument.replacement or argument.short_for
+        if not replacement or argument.name not in given:
             continue
-        target, equals, fixed = argument.replacement.partition("=")
+        target, equals, fixed = replacement.partition("=")
         target, dot, key = target.partition(".")
         new = ARGUMENTS[target]
         shown = f"{new.flag}{dot}{key}{equals and ' '}{fixed}"
-        warn(f"{argument.flag} is an old form of {shown}.")
+        if argument.replacement:
+            warn(f"{argument.flag} is an old form of {shown}.")
         value = values[argument.name]
         if value is None or (argument.kind is Kind.BOOL and not key and not fixed):
             continue
@@ -99,7 +139,7 @@ def _agree(argument: Argument, value: object, other: object, name: str) -> None:
     if value != other:
         said = argument.flag if argument.kind is Kind.BOOL else f"{argument.flag} {value}"
         raise ArgumentError(
-            f"{said} contradicts {name} {other}, whose old form it is. Drop {argument.flag}.",
+            f"{said} contradicts {name} {other}, of which it is another form. Drop {argument.flag}.",
             argument.name,
         )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slipway.args.declare import Argument, Group
+from slipway.args.foreign import FOREIGN
 from slipway.args.help import facts_of, placeholder
 from slipway.args.schema import SERVE, help_text
-from slipway.args.status import IMPLEMENTED, arguments, counted, status_of
+from slipway.args.status import IMPLEMENTED, arguments, counted, of_foreign, status_of
 
 HEAD = """\
 <!-- Generated from slipway.args by `make generate`. -->
@@ -36,14 +37,33 @@ HEAD = """\
 """
 
 
+OTHERS = """\
+## Flags of vLLM that are no arguments here
+
+Flags of vLLM 0.33. Of those that are refused, a value that asks for nothing passes, such as
+`--decode-context-parallel-size 1`.
+
+| flag | today | why |
+| --- | --- | --- |
+"""
+
+
 def manual() -> str:
     """The page docs/reference/arguments.md."""
-    total = f"{len(SERVE.arguments)} arguments: {counted(arguments())}"
+    total = f"{len(arguments())} arguments: {counted(arguments())}"
     links = "\n".join(
         f"- [{group.name}](#{group.name.lower()}): {group.summary.splitlines()[0]}" for group in SERVE.groups
     )
     sections = "\n".join(_section(group) for group in SERVE.groups)
-    return f"{HEAD.format(counts=total)}{links}\n\n{sections}"
+    return f"{HEAD.format(counts=total)}{links}\n\n{sections}\n{_others()}"
+
+
+def _others() -> str:
+    """The flags of vLLM that are no arguments here."""
+    rows = "\n".join(
+        f"| `{entry.name}` | {entry.status} | {entry.reason} |" for entry in map(of_foreign, FOREIGN.values())
+    )
+    return f"{OTHERS}{rows}\n"
 
 
 def _section(group: Group) -> str:

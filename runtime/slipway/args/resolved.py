@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slipway import driver
-from slipway.args import command_line, config_file, derive
+from slipway.args import command_line, config_file, derive, foreign
 from slipway.args.command_line import Written
 from slipway.args.declare import Argument, Disposition
 from slipway.args.derive import Warn
@@ -99,9 +99,12 @@ def resolve(
     if not schema.of_engine:
         own = {name: values[name] for name, one in schema.arguments.items() if not one.about_command}
         return Resolved(own, frozenset(given & own.keys()), frozenset(), tuple(warnings), dry_run)
+    foreign.judge({**file.foreign, **written.foreign}, warn)
     _warn_of_secrets(written, warn)
     from_environment = derive.apply_twins(values, given, environ, warn)
     derive.resolve_model(values, file.given - written.given, warn)
+    derive.apply_parts(values, given)
+    derive.apply_task(values, given)
     derive.apply_replacements(values, given, _quiet if BY_NAME[QUIET].parse(environ.get(QUIET)) else warn)
     derive.split_options(values, given)
     derive.imply_nodes(values, given | from_environment, environ)

@@ -43,9 +43,15 @@ class Schema:
         """`-tp` → declaration."""
         return {alias: argument for argument in self.arguments.values() for alias in argument.aliases}
 
+    @cached_property
+    def synonyms(self) -> dict[str, Argument]:
+        """Other long name with underscores → declaration."""
+        return {other: argument for argument in self.arguments.values() for other in argument.synonyms}
+
     def find(self, name: str) -> Argument | None:
         """The argument of this long name; dashes and underscores are the same."""
-        return self.arguments.get(name.replace("-", "_"))
+        name = name.replace("-", "_")
+        return self.arguments.get(name) or self.synonyms.get(name)
 
     def long_names(self) -> list[str]:
         """Every long flag without its dashes, `no-` forms included."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from slipway.args.declare import Argument, Disposition
+from slipway.args.foreign import FOREIGN, Foreign
 from slipway.args.schema import SERVE
 
 IMPLEMENTED = "implemented"
@@ -50,8 +51,13 @@ def status_of(argument: Argument) -> Entry:
 
 
 def arguments() -> list[Entry]:
-    """Every argument of `slipway serve`, help included."""
-    return [status_of(argument) for argument in SERVE.arguments.values()]
+    """Every argument of `slipway serve`, help included, and flags of vLLM that are none."""
+    return [*map(status_of, SERVE.arguments.values()), *map(of_foreign, FOREIGN.values())]
+
+
+def of_foreign(row: Foreign) -> Entry:
+    """A flag of vLLM that is no argument."""
+    return Entry(row.flag, REFUSED if row.refused else WARNED, row.reason)
 
 
 def variables() -> list[Entry]:

@@ -113,11 +113,13 @@ def pooling_of(
     if encoder is None and architecture.endswith(_GUESS_HIDDEN):
         raise _unknown_encoder(architecture)
     supported = _SUPPORTED.get(ending, ("generate",))
-    may_embed = "embed" in supported and task in ("auto", "embed", "embedding")
+    may_embed = "embed" in supported and task in ("auto", "embed", "embedding", "pooling")
     beside = sentences(folder) if may_embed else None
     in_file = text(config, "gguf_pooling_type", "")
     preferred = "embed" if may_embed and (beside or in_file) else supported[0]
-    chosen = preferred if task == "auto" else _TASKS.get(task, task)
+    if task == "pooling" and preferred == "generate":
+        preferred = next((other for other in supported if other != "generate"), task)
+    chosen = preferred if task in ("auto", "pooling") else _TASKS.get(task, task)
     if chosen not in supported:
         why = " It is an encoder: its rows see those behind them and draw no next token." if encoder else ""
         raise LoadError(

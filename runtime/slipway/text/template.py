@@ -147,6 +147,10 @@ class ChatTemplate:
         """As `render`."""
         return WrittenChat(self.render(messages, **how))
 
+    def check_variables(self, kwargs: Mapping[str, Any]) -> None:
+        """Raises TemplateError, a ValueError, where these may not be variables of a chat."""
+        self._variables(kwargs)
+
     def _variables(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Those of a request that the template reads. Raises TemplateError for what is not the request's."""
         for names, whose in (

@@ -76,11 +76,13 @@ class TemplateFields(Body):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
-    def variables(self, default_effort: str | None) -> Json:
-        """The template's, as the request says them or means them; it sees those that it reads."""
-        effort = self.reasoning_effort or default_effort
+    def variables(self, defaults: Json) -> Json:
+        """The template's, as the request says them or means them, else the server's `defaults`; it sees those
+        that it reads."""
+        effort = self.reasoning_effort or defaults.get("reasoning_effort")
         meant = {"reasoning_effort": effort} if effort else {}
-        return meant | (NO_THINKING if effort == "none" else {}) | (self.chat_template_kwargs or {})
+        said = (NO_THINKING if effort == "none" else {}) | (self.chat_template_kwargs or {})
+        return defaults | meant | said
 
     @property
     def prompt_ends_open(self) -> bool:

@@ -82,7 +82,8 @@ class Form(Generic[Body]):
         run = front.submit(order, body.model, arrival, request.headers)
         answer = self.make_answer(front, body, run)
         if body.stream:
-            return EventStream(answer.events(), close=run.abort, ping=self.ping)
+            seconds = front.settings.sse_keep_alive_interval
+            return EventStream(answer.events(), close=run.abort, ping=self.ping, ping_seconds=seconds)
         try:
             whole = await unless_gone(request.receive, answer.whole())
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,22 +23,22 @@ async def tokenize(request: Request) -> Response:
     front = frontend(request)
     body = await read_body(request, TokenizeRequest)
     model = front.model.named(front.check_name(body.model))
-    effort = front.settings.reasoning_effort
+    defaults = front.settings.template_defaults
 
     def tokenized() -> Response:
-        return json_response(_tokenized(body, model, effort))
+        return json_response(_tokenized(body, model, defaults))
 
     return await front.in_thread(tokenized, body_bytes(request))
 
 
-def _tokenized(body: TokenizeRequest, model: ServedModel, default_effort: str | None) -> Tokens:
+def _tokenized(body: TokenizeRequest, model: ServedModel, defaults: dict[str, Any]) -> Tokens:
     body.check()
     token_ids: list[int] | None = None
     if body.messages is None:
         text, add_special_tokens = body.prompt or "", body.add_special_tokens is not False
     else:
         add_special_tokens = bool(body.add_special_tokens)
-        text, token_ids = render_chat(body, body.messages, model, default_effort=default_effort)
+        text, token_ids = render_chat(body, body.messages, model, defaults=defaults)
     if token_ids is None:
         token_ids = model.encode(text, add_special_tokens=add_special_tokens)
     texts = (

@@ -62,7 +62,8 @@ class Platform:
 
     compilation_config: Json = arg(
         COMPILATION,
-        aliases=("-O",),
+        aliases=("-O", "-cc"),
+        synonyms=("optimization_level",),
         level_key="level",
         cuda_only=True,
         acting_keys=("use_cudagraph", "cudagraph_capture_sizes", "max_capture_size"),
@@ -135,6 +136,11 @@ class Slipway:
 
     drain_grace: int = arg(5, minimum=0, maximum=3600, unit="seconds")
     """After SIGTERM, time in which requests that still arrive are served."""
+
+    shutdown_timeout: int | None = arg(
+        minimum=0, maximum=86400, unit="seconds", short_for="drain_timeout", in_spec=False
+    )
+    """The same as --drain-timeout."""
 
     drain_timeout: int = arg(60, minimum=0, maximum=86400, unit="seconds")
     """After that, time in which running requests may finish."""

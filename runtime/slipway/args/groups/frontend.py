@@ -213,6 +213,18 @@ class Frontend:
     Another name is accepted where --tool-parser-plugin may define it.
     """
 
+    default_chat_template_kwargs: Json = arg({})
+    """Variables of the chat template for every request; those of a request's chat_template_kwargs win."""
+
+    disable_access_log_for_endpoints: list[str] = arg([], comma_list=True)
+    """Paths of which the HTTP server logs nothing, such as /ready,/metrics. Failures are logged."""
+
+    enable_force_include_usage: bool = arg(False)
+    """Tell the usage at the end of every stream, as a request's stream_options.include_usage asks for it."""
+
+    sse_keep_alive_interval: int = arg(1, minimum=0, maximum=3600, unit="seconds")
+    """Silence after which a stream sends a comment, so that proxies keep it open. 0: it sends none."""
+
     strict_requests: bool = arg(False)
     """Refuse a request with a field that its route does not have, with status 400.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipway.args.declare import Disposition, FilePath, Json, Unbuilt, arg, group
+from slipway.args.declare import Disposition, FilePath, Json, Key, Unbuilt, arg, group
 
 NO_POOL = "long texts are tokenized in threads, without a pool"
 
@@ -98,6 +98,27 @@ class Decoding:
         replacement="reasoning_parser",
     )
     """Old switch for reasoning output: naming a --reasoning-parser is enough."""
+
+    structured_outputs_config: Json = arg(
+        {},
+        in_spec=False,
+        open_keys=False,
+        keys={
+            "backend": Key("str"),
+            "disable_additional_properties": Key("bool"),
+            "disable_any_whitespace": Key("bool"),
+            "disable_fallback": Key("bool"),
+            "reasoning_parser": Key("str", nullable=True),
+        },
+        parts={
+            "backend": "guided_decoding_backend",
+            "disable_additional_properties": "guided_decoding_disable_additional_properties",
+            "disable_any_whitespace": "guided_decoding_disable_any_whitespace",
+            "disable_fallback": "guided_decoding_disable_fallback",
+            "reasoning_parser": "reasoning_parser",
+        },
+    )
+    """The arguments --guided-decoding-… and --reasoning-parser as one object, as vLLM has them now."""
 
     guided_decoding_backend: str = arg(
         "auto",

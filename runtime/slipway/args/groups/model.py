@@ -54,7 +54,7 @@ DRAFTS_FOR_ANOTHER = (
     "a model that drafts answers nobody: it guesses for another one. Serve that one, and name this as model "
     "in its --speculative-config. To serve it alone, leave --task out."
 )
-WORKING_TASKS = ("auto", "classify", "embed", "embedding", "generate", "reward", "score")
+WORKING_TASKS = ("auto", "classify", "embed", "embedding", "generate", "pooling", "reward", "score")
 WORKING_QUANTIZATIONS = (
     "awq",
     "awq_marlin",
@@ -199,6 +199,7 @@ class Model:
     """Settings of Neuron devices."""
 
     override_pooler_config: Json | None = arg(
+        synonyms=("pooler_config",),
         keys={
             "pooling_type": Key("str"),
             "normalize": Key("bool"),
@@ -274,6 +275,12 @@ class Model:
     skip_tokenizer_init: bool = arg(False, negatable=True)
     """Load no tokenizer: prompts and answers are token ids."""
 
+    runner: str = arg("auto", choices=("auto", "draft", "generate", "pooling"), in_spec=False)
+    """What the model does here, as vLLM says it now: generate, or pooling. Both are a --task."""
+
+    convert: str = arg("auto", choices=("auto", "none", "embed", "classify"), in_spec=False)
+    """What a model that generates is made into: embed and classify are the --task of that name."""
+
     task: str = arg(
         "auto",
         choices=(
@@ -283,6 +290,7 @@ class Model:
             "embed",
             "embedding",
             "generate",
+            "pooling",
             "reward",
             "score",
             "transcription",
@@ -292,8 +300,8 @@ class Model:
     )
     """What the model does here: generate, embed, classify or reward. embedding is embed, score is classify.
 
-    auto takes what the model's class and its files are for. draft is refused: what drafts is named in the
-    --speculative-config of the model that it drafts for.
+    auto takes what the model's class and its files are for, and pooling the same of what is no text. draft is
+    refused: what drafts is named in the --speculative-config of the model that it drafts for.
     """
 
     tokenizer: str | None = arg()

@@ -87,7 +87,7 @@ class Parallel:
     enable_eplb: bool = arg(False, no_effect_without=("enable_expert_parallel",), unbuilt=MOVED_EXPERTS)
     """Move experts between devices while serving, to balance their load."""
 
-    enable_expert_parallel: bool = arg(False, negatable=True)
+    enable_expert_parallel: bool = arg(False, aliases=("-ep",), negatable=True)
     """Give each device whole experts of a MoE layer instead of a slice of every expert."""
 
     enable_multimodal_encoder_data_parallel: bool = arg(False, negatable=True, unbuilt=MULTIMODAL)

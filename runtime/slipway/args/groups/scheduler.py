@@ -10,7 +10,13 @@ from slipway.args.groups.features import MULTIMODAL
 class Scheduler:
     """What runs in a step."""
 
-    cuda_graph_sizes: list[int] = arg([512], minimum=1, maximum=65536, cuda_only=True)
+    cuda_graph_sizes: list[int] = arg(
+        [512],
+        synonyms=("cudagraph_capture_sizes", "max_cudagraph_capture_size"),
+        minimum=1,
+        maximum=65536,
+        cuda_only=True,
+    )
     """Batch sizes for which CUDA graphs are captured.
 
     One value n stands for 1, 2, 4, then 8, 16, 24 and so on up to n; several are taken as they are.
@@ -33,7 +39,10 @@ class Scheduler:
     """
 
     long_prefill_token_threshold: int = arg(0, minimum=0, unit="tokens")
-    """Prompts longer than this count as long. 0 is 4 % of the context length."""
+    """Most tokens of a prompt in a step; the step goes on to other requests. Longer prompts count as long.
+
+    0 is no bound, but 4 % of the context length with --max-num-partial-prefills above 1.
+    """
 
     max_long_partial_prefills: int = arg(1, minimum=1)
     """Long prompts that may be partly computed at once; below --max-num-partial-prefills, short ones
@@ -49,7 +58,7 @@ class Scheduler:
     """
 
     max_num_partial_prefills: int = arg(1, minimum=1)
-    """Prompts that may be partly computed at once."""
+    """Prompts that may be partly computed at once. 1 bounds nothing: a step has as many as fit."""
 
     max_num_seqs: int = arg(1024, minimum=1)
     """Most requests of a step."""

@@ -64,7 +64,19 @@ class Speculative:
     )
     """Old form of acceptance_method."""
 
+    spec_method: str | None = arg(short_for="speculative_config.method", in_spec=False)
+    """The same as --speculative-config.method."""
+
+    spec_model: str | None = arg(short_for="speculative_config.model", in_spec=False)
+    """The same as --speculative-config.model."""
+
+    spec_tokens: int | None = arg(
+        minimum=1, short_for="speculative_config.num_speculative_tokens", in_spec=False
+    )
+    """The same as --speculative-config.num_speculative_tokens."""
+
     speculative_config: Json | None = arg(
+        aliases=("-sc",),
         keys={
             "method": Key("str", choices=METHODS),
             "model": Key("str"),
