@@ -7,7 +7,7 @@ import hashlib
 import math
 import secrets
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from slipway.engine.page_pool import PagePool
@@ -68,6 +68,8 @@ class KVCache:
         """What waiting requests have found, and how many keys had been lost then."""
         self.groups = tuple(groups)
         self.hash_block_size = math.gcd(*(group.block_size for group in groups)) or 1
+        self._resumable = math.lcm(*(group.block_size for group in groups))
+        """A request can go on behind pages of another at multiples of it: only whole ones are shared."""
         self._prefix_caching = prefix_caching and len(self.groups) > 0
         self._hash = hash_block
         self._rewrites_blocks = rewrites_blocks
@@ -276,16 +278,11 @@ class KVCache:
 
     def _may_find(self, request: Request, end: int) -> bool:
         """Whether the request's known tokens up to `end` may be another's."""
-        if not self._prefix_caching or request.wants_prompt_logprobs:
-            return False
-        return end <= len(request.tokens) - (not self._rewrites_blocks)
+        return end <= self._most_findable(request)
 
     def _next_end(self, end: int) -> int:
         """The next position from which every group can go on behind pages of another request."""
-        end += self.hash_block_size
-        while not all(group.resumable_at(end) for group in self.groups):
-            end += self.hash_block_size
-        return end
+        return end - end % self._resumable + self._resumable
 
     def _grows(self, request: Request, hit: PrefixHit) -> bool:
         """Whether the index has learned what follows what was found."""
@@ -303,29 +300,45 @@ class KVCache:
         return PrefixHit(count, tables, frozenset(), swapped=True)
 
     def _searched(self, request: Request) -> PrefixHit:
-        """One pass over the pages, up to the first that a group without a window misses."""
-        found: list[list[int]] = [[] for _ in self.groups]  # -1: not there
-        first_found = [0 for _ in self.groups]  # of the pages there in a row, up to the last
-        longest, end = 0, self._next_end(0)
-        while self._may_find(request, end):
-            for number, group in enumerate(self.groups):
-                for block in range(len(found[number]), end // group.block_size):
-                    page = self.pool.find(self._page_key(number, request, (block + 1) * group.block_size))
-                    found[number].append(-1 if page is None else page)
-                    if page is None:
-                        first_found[number] = block + 1
-            if any(first and not self.groups[number].window for number, first in enumerate(first_found)):
-                break
-            if all(map(int.__le__, first_found, self._first_blocks(request, end))):
-                longest = end
-            end = self._next_end(end)
+        """First what groups without a window have from the beginning on, which bounds the others; then the
+        longest end at which each of these has its window."""
+        end = self._most_findable(request)
+        found: list[list[int]] = [[] for _ in self.groups]
+        for number, group in enumerate(self.groups):
+            if not group.window:
+                found[number] = self.pool.find_run(self._page_keys(number, request, end))
+                end = min(end, len(found[number]) * group.block_size)
+        end -= end % self._resumable
+        gaps: list[list[int]] = [[] for _ in self.groups]
+        for number, group in enumerate(self.groups):
+            if group.window:
+                pages = found[number] = self.pool.find_all(self._page_keys(number, request, end))
+                gaps[number] = [block for block, page in enumerate(pages) if page < 0]
+        while end and not self._has_windows(request, end, gaps):
+            end -= self._resumable
         tables = [
-            [-1] * start + pages[start : longest // group.block_size]
-            for group, pages, start in zip(
-                self.groups, found, self._first_blocks(request, longest), strict=True
-            )
+            [-1] * start + pages[start : end // group.block_size]
+            for group, pages, start in zip(self.groups, found, self._first_blocks(request, end), strict=True)
         ]
-        return PrefixHit(self._spared(request, longest), tables, frozenset(_pages(tables)), longest)
+        return PrefixHit(self._spared(request, end), tables, frozenset(_pages(tables)), end)
+
+    def _has_windows(self, request: Request, end: int, gaps: list[list[int]]) -> bool:
+        """Whether no group misses a page that a request reads which goes on from here.
+
+        gaps  [group]  blocks that are not there, ascending
+        """
+        for group, first, missing in zip(self.groups, self._first_blocks(request, end), gaps, strict=True):
+            place = bisect.bisect_left(missing, first)
+            if place < len(missing) and missing[place] < end // group.block_size:
+                return False
+        return True
+
+    def _most_findable(self, request: Request) -> int:
+        """Tokens of which another may have the pages, in whole blocks of the hash."""
+        if not self._prefix_caching or request.wants_prompt_logprobs:
+            return 0
+        most = len(request.tokens) - (not self._rewrites_blocks)
+        return most - most % self.hash_block_size
 
     def _first_blocks(self, request: Request, end: int) -> list[int]:
         """[group]  the first block that a request reads which goes on behind a hit that ends here"""
@@ -338,6 +351,11 @@ class KVCache:
     def _page_key(self, group: int, request: Request, end: int) -> tuple[int, int, bytes]:
         """Of the page whose block ends there."""
         return group, request.adapter_number, self._key(request, end)
+
+    def _page_keys(self, group: int, request: Request, end: int) -> Iterator[tuple[int, int, bytes]]:
+        """Of the pages up to `end`, from the first on, each hashed when it is asked for."""
+        size, adapter = self.groups[group].block_size, request.adapter_number
+        return ((group, adapter, self._key(request, last)) for last in range(size, end + 1, size))
 
     def _key(self, request: Request, end: int) -> bytes:
         """Of the known tokens up to `end`; each is hashed once, when it is first asked for."""
@@ -391,4 +409,11 @@ def block_hash(name: str, secret: bytes = b"") -> HashBlock:
     if name == "sha256":
         return lambda parent, content: hashlib.sha256(parent + b"\0" + content).digest()
     key = hashlib.sha256(secret).digest() if secret else secrets.token_bytes(32)
-    return lambda parent, content: hashlib.blake2b(parent + b"\0" + content, digest_size=16, key=key).digest()
+    begun = hashlib.blake2b(digest_size=16, key=key)  # which has digested the key: half of the work
+
+    def keyed(parent: bytes, content: bytes) -> bytes:
+        block = begun.copy()
+        block.update(parent + b"\0" + content)
+        return block.digest()
+
+    return keyed

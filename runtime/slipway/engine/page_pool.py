@@ -56,6 +56,20 @@ class PagePool:
         """The page that holds the block of this key."""
         return self._page_of.get(key)
 
+    def find_run(self, keys: Iterable[object]) -> list[int]:
+        """The pages of these keys up to the first that none holds; no key behind it is asked for."""
+        found = []
+        for key in keys:
+            page = self._page_of.get(key)
+            if page is None:
+                break
+            found.append(page)
+        return found
+
+    def find_all(self, keys: Iterable[object]) -> list[int]:
+        """The page of each of these keys; -1 where none holds it."""
+        return [self._page_of.get(key, -1) for key in keys]
+
     def has_lost(self, pages: Set[int], since: int) -> bool:
         """Whether one of these has lost its key after the first `since` losses, as far as is remembered."""
         recent = self.num_lost - since

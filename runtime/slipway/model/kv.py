@@ -39,10 +39,6 @@ class KVGroup:
             return sys.maxsize
         return (self.readable_from(position) // self.block_size + 1) * self.block_size + self.window - 1
 
-    def resumable_at(self, position: int) -> bool:
-        """Whether a request can go on from here behind pages of another: only whole ones are shared."""
-        return position % self.block_size == 0
-
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
