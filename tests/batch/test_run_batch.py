@@ -69,6 +69,10 @@ def test_a_batch_answers_as_a_server_does_in_any_order(demo_model: Path, tmp_pat
     assert {name: essence(answer["body"]) for name, answer in answers.items()} == expected
     assert "Paris" in json.dumps(answers["likely"])
     assert "All 6 lines are answered" in said
+    told = [one for one in said.splitlines() if " tokens in" in one]
+    assert len(told) == 6, "each line of the batch is one of the log"
+    assert all(": m, " in one and " out, the first after " in one for one in told)
+    assert "Paris" not in "".join(told)
 
 
 def test_lines_that_cannot_be_answered_are_told_why_and_hold_nobody_up(batch: Batch, tmp_path: Path) -> None:
