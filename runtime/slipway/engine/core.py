@@ -13,6 +13,7 @@ import msgspec
 from slipway.engine.adapter_kinds import AdapterKinds
 from slipway.engine.ending import NOT_NUMBERS, NOTHING_LEFT, end, failure
 from slipway.engine.executor import QUIET_SECONDS, Executor
+from slipway.engine.explained import log_step
 from slipway.engine.grammar import Grammars, MakeMatcher, no_grammar
 from slipway.engine.grants import Grant, Step
 from slipway.engine.messages import (
@@ -117,6 +118,8 @@ class EngineCore:
         planned = time.monotonic()
         with self._profiler.span("schedule") if self._profiler else nullcontext():
             plan, grants = self.scheduler.schedule(planned)
+        if grants:
+            log_step(self.scheduler)
         if self.scheduler.failures:
             self._end_failed(self.scheduler.failures)
             self.scheduler.failures = []

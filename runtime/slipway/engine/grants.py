@@ -36,7 +36,7 @@ class PlanInMaking:
         self.grants: Step = {}
         self.swap_out: list[PageCopy] = []
         self.swap_in: list[PageCopy] = []
-        self.preempted = False
+        self.preempted: list[Request] = []
         self.ahead: dict[Request, int] = {}
         """Most drafts to guess behind what a request draws."""
 

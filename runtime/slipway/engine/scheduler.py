@@ -107,6 +107,8 @@ class Scheduler:
     def __init__(self, cache: KVCache, limits: SchedulerLimits) -> None:
         self.cache = cache
         self.limits = limits
+        self.made, self.admission = PlanInMaking(0), Admission()
+        """Of the last step, for the log."""
         self.guessing: Guessing | None = None
         """Judges drafts; without it every request verifies as many as `limits` says."""
         self.running: list[Request] = []
@@ -151,7 +153,7 @@ class Scheduler:
                 decodes.append(request)
             elif left:
                 prompts.append(request)
-        plan = PlanInMaking(self._tokens_of_step(len(decodes)))
+        plan = self.made = PlanInMaking(self._tokens_of_step(len(decodes)))
         if self.limits.in_turn:
             decodes = self._share(decodes)
         if self._num_masked:
@@ -303,7 +305,7 @@ class Scheduler:
 
     def _grant_prompts(self, plan: PlanInMaking, prompts: list[Request], now: float) -> None:
         """Chunks of the prompts under way, and of waiting ones behind them, or by priority between them."""
-        admission = Admission()
+        admission = self.admission = Admission()
         admits = not self._delayed(now)
         for request in prompts:
             if admits and self.limits.by_priority:
@@ -456,7 +458,7 @@ class Scheduler:
         self._wait(request)
         request.num_preemptions += 1
         self.num_preemptions += 1
-        plan.preempted = True
+        plan.preempted.append(request)
 
     def _vacate(self, request: Request, *, failed: bool = False) -> None:
         del self.running[self._place(self.running, request)]
