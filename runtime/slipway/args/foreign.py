@@ -149,7 +149,7 @@ FOREIGN: Mapping[str, Foreign] = {
             "copies do not wait for one another", "disable_nccl_for_dp_synchronization", "dp_sync_interval"
         ),
         *_aside("a rank reads what it computes, and nothing else", "enable_ep_weight_filter"),
-        *_aside("experts are placed by --eplb-config", ones="expert_placement_strategy"),
+        *_aside("each device has a run of experts, as with linear", ones="expert_placement_strategy"),
         *_aside(
             "a rank that is lost is seen by its heartbeat, and the server ends with the cause",
             "enable_fault_tolerance",
@@ -197,7 +197,7 @@ FOREIGN: Mapping[str, Foreign] = {
         ),
         *_refused("an adapter is served with all modules that it has", several="lora_target_modules"),
         *_refused(_NO_MEDIA, "enable_tower_connector_lora", "default_mm_loras"),
-        *_aside("an adapter's own classifier is refused", ones="max_lora_cls_labels"),
+        *_aside("labels are those of the model", ones="max_lora_cls_labels"),
         # Images, audio and video.
         *_aside("a model's text part alone is served in any case", "language_model_only skip_mm_profiling"),
         *_aside(
