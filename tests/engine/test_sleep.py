@@ -90,7 +90,7 @@ def test_level_1_gives_back_pages_and_level_2_weights_too(demo_model: Path) -> N
         while engine.worker.idle():
             pass
         pages = resident() - loaded
-        assert pages > 200 << 20
+        assert pages > 128 << 20  # what is touched ahead; with huge pages of the system it is more
         weights = engine.start.plan.checkpoint.total_bytes
         assert engine.call("sleep", "1") == "ok"
         assert resident() < loaded + 0.1 * pages
