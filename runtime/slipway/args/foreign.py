@@ -118,7 +118,11 @@ FOREIGN: Mapping[str, Foreign] = {
             "sparse_indexer_topk_backend performance_mode all2all_backend dcp_comm_backend",
         ),
         *_aside("how numbers are drawn is fixed", "use_fp64_gumbel"),
-        *_aside("kernels are compiled before the first request", "jit_monitor_verbose", "jit_monitor_mode"),
+        *_aside(
+            "the server does not watch for kernels that are compiled while it serves",
+            "jit_monitor_verbose",
+            "jit_monitor_mode",
+        ),
         # Devices, ranks and nodes.
         *_refused(
             "a long prompt is not shared out over devices",
@@ -185,7 +189,7 @@ FOREIGN: Mapping[str, Foreign] = {
         *_refused("architectures are served by their own code", ones="model_class_overrides"),
         *_refused("weights are not exchanged while a server runs", ones="weight_transfer_config"),
         *_aside(
-            "sleep gives back pages and weights, and captures graphs anew",
+            "sleep frees pages and weights, and graphs are captured again",
             "enable_cumem_allocator enable_nccl_comm_suspend sleep_mode_offload_cudagraph",
             "sleep_mode_backend",
         ),
@@ -195,7 +199,7 @@ FOREIGN: Mapping[str, Foreign] = {
             "a step has the adapters of its requests and no others",
             "specialize_active_lora enable_mixed_moe_lora_format enable_moe_shared_loras",
         ),
-        *_refused("an adapter is served with all modules that it has", several="lora_target_modules"),
+        *_refused("an adapter applies to all modules that it has", several="lora_target_modules"),
         *_refused(_NO_MEDIA, "enable_tower_connector_lora", "default_mm_loras"),
         *_aside("labels are those of the model", ones="max_lora_cls_labels"),
         # Images, audio and video.
@@ -223,19 +227,21 @@ FOREIGN: Mapping[str, Foreign] = {
             "enable_return_routed_experts return_sampling_mask enable_trace_replay",
             "aux_output_config engram_config",
         ),
-        *_refused("answers tell no times of theirs; metrics and the log do", "enable_per_request_metrics"),
+        *_refused(
+            "metrics and the log have the times of requests, and answers do not", "enable_per_request_metrics"
+        ),
         *_refused("each token is sent when it is there", ones="stream_interval", nothing="1"),
-        *_refused("texts are not marked", ones="watermark_config"),
+        *_refused("the server puts no watermark into texts", ones="watermark_config"),
         *_refused(
             "requests bring processors by name (--logits-processor-pattern)", several="logits_processors"
         ),
         *_refused("inputs and outputs of pooling have the forms of the API", ones="io_processor_plugin"),
         *_refused(
-            "reasoning is told apart by the parsers that there are (--reasoning-parser)",
+            "--reasoning-parser has a fixed list of parsers, and no plugin adds to it",
             ones="reasoning_parser_plugin",
         ),
         *_refused(
-            "what begins and ends reasoning is the parser's (--reasoning-parser)", ones="reasoning_config"
+            "the parser of --reasoning-parser says what begins and ends reasoning", ones="reasoning_config"
         ),
         *_aside("requests are prepared in threads as they come", ones="renderer_num_workers"),
         # The HTTP server.
@@ -256,7 +262,7 @@ FOREIGN: Mapping[str, Foreign] = {
             ones="fingerprint_mode fingerprint_value",
             nothing="full",
         ),
-        *_aside("there is no late interaction of vectors", "enable_flash_late_interaction"),
+        *_aside("late interaction is not served", "enable_flash_late_interaction"),
         *_refused("Cohere's own API is not served", "cohere_is_reasoning_model", "cohere_format"),
         *_refused(
             "the template sees the tools of a request whatever its tool_choice",

@@ -217,7 +217,7 @@ class Frontend:
     """Variables of the chat template for every request; those of a request's chat_template_kwargs win."""
 
     disable_access_log_for_endpoints: list[str] = arg([], comma_list=True)
-    """Paths of which the HTTP server logs nothing, such as /ready,/metrics. Failures are logged."""
+    """Paths whose requests the HTTP server leaves out of its log, such as /ready,/metrics."""
 
     enable_force_include_usage: bool = arg(False)
     """Tell the usage at the end of every stream, as a request's stream_options.include_usage asks for it."""
