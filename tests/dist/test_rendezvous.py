@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from e2e.ground.ports import free_port
 
 from slipway import __version__
 from slipway.dist.hosts import ranks_of
-from slipway.dist.ports import Listener, listen, own_address, tell
+from slipway.dist.ports import Listener, close_listeners, connected, listen, own_address, sockets, tell
 from slipway.dist.rendezvous import Arrived, Claim, Rendezvous, join
 from slipway.dist.trust import Caller, Refused
 from slipway.engine.config import EngineConfig
@@ -208,6 +209,16 @@ def test_an_address_or_port_that_cannot_be_had_is_named() -> None:
     with socket.create_server((FIRST, 0)) as taken, pytest.raises(Exit, match="in use") as refused:
         listen(FIRST, taken.getsockname()[1], "master_addr")
     assert refused.value.exit_code is PORT_IN_USE
+
+
+def test_a_listener_is_found_though_its_descriptor_was_another_sockets_before() -> None:
+    with socket.socket() as old, socket.create_server((FIRST, 0)) as listener:
+        before = sockets()
+        os.dup2(listener.fileno(), old.fileno())
+        found = [one.descriptor for one in sockets() - before]
+        assert found == [old.fileno()]
+        close_listeners(found)
+        assert connected(old.fileno()) and not connected(listener.fileno())
 
 
 def test_an_address_of_its_own_is_the_one_by_which_it_reaches_the_first_host() -> None:

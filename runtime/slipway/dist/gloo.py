@@ -53,11 +53,13 @@ class Meeting:
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=address_of(self._config))]
         options._timeout = CONNECTS
-        self._group = gloo(store, self.rank, self.size, options)
-        self.gather(np.zeros(1, np.uint8))
-        made = sockets() - before
-        self._connections = [socket.socket(fileno=os.dup(one)) for one in made if connected(one)]
-        close_listeners(made)
+        try:
+            self._group = gloo(store, self.rank, self.size, options)
+            self.gather(np.zeros(1, np.uint8))
+            made = [one.descriptor for one in sockets() - before]
+            self._connections = [socket.socket(fileno=os.dup(one)) for one in made if connected(one)]
+        finally:
+            close_listeners(one.descriptor for one in sockets() - before)
         self._store.leave()
         self._group._set_default_timeout(WAITS)
 

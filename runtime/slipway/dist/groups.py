@@ -50,9 +50,11 @@ class Group:
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname=address)]
         options._timeout = TIMEOUT
-        self._host = gloo(PrefixStore(f"{name} host", store), rank, size, options)
-        self.agree(True)  # behind it all are connected
-        close_listeners(sockets() - before)
+        try:
+            self._host = gloo(PrefixStore(f"{name} host", store), rank, size, options)
+            self.agree(True)  # behind it all are connected
+        finally:
+            close_listeners(one.descriptor for one in sockets() - before)
         self._device = self._host
         if device.type == "cuda":
             for variable, value in (NCCL | _interface(address)).items():

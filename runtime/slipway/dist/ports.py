@@ -9,10 +9,11 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from slipway.exits import ADDRESS_UNUSABLE, BAD_ARGUMENTS, PORT_IN_USE, Exit
 
@@ -128,15 +129,23 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def sockets() -> set[int]:
+class Socket(NamedTuple):
+    """A descriptor's number is used again as soon as its socket is closed, the kernel's name of it is not."""
+
+    descriptor: int
+    name: str
+
+
+def sockets() -> set[Socket]:
     """This process's, over IP."""
     found = set()
-    for name in os.listdir("/proc/self/fd"):
+    for entry in os.listdir("/proc/self/fd"):
         with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:") and _is(
-                int(name), socket.SO_DOMAIN, socket.AF_INET, socket.AF_INET6
+            one = Socket(int(entry), os.readlink(f"/proc/self/fd/{entry}"))
+            if one.name.startswith("socket:") and _is(
+                one.descriptor, socket.SO_DOMAIN, socket.AF_INET, socket.AF_INET6
             ):
-                found.add(int(name))
+                found.add(one)
     return found
 
 
@@ -150,9 +159,10 @@ def connected(descriptor: int) -> bool:
     return not _is(descriptor, socket.SO_ACCEPTCONN, 1)
 
 
-def close_listeners(descriptors: set[int]) -> None:
+def close_listeners(descriptors: Iterable[int]) -> None:
     """Put sockets that nobody reaches in the place of those that listen; their owners close these."""
     with socket.socket() as nowhere:
         for one in descriptors:
-            if not connected(one):
-                os.dup2(nowhere.fileno(), one, inheritable=False)
+            with suppress(OSError):  # its owner was faster
+                if not connected(one):
+                    os.dup2(nowhere.fileno(), one, inheritable=False)
