@@ -18,12 +18,10 @@ MACHINES = [
 ]
 OTHERS = [name for isas in MACHINES if isa() in isas for name in isas[: isas.index(isa())]]
 CPU = Path("/proc/cpuinfo")
-if isa().startswith("avx512") and "avx_vnni" in CPU.read_text():
+if isa().startswith(("avx512", "amx")) and "avx_vnni" in CPU.read_text():
     OTHERS.append("avxvnni")  # which only some of them have
 if isa() == "avx512vnni" and "avx512_bf16" in CPU.read_text():
     OTHERS.append("avx512bf16")  # which must be named on Intel's
-if isa().startswith("avx512") and "amx_tile" in CPU.read_text():
-    OTHERS.append("amx")  # which must be named
 HERE = Path(__file__).parent
 
 

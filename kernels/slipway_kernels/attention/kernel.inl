@@ -7,9 +7,30 @@
  * sums; those of integers, which each position has, into the scores and the probabilities. */
 enum { CHUNK = 16, CHUNKS = SW_ATTENTION_TILE / CHUNK };
 
+/* How queries and probabilities are multiplied: by vectors here, in tiles in tiled.inl. */
 template <class T>
+struct ByVectors {
+  typedef T Element;
+  typedef typename Operand<T>::Left Left;
+  static inline void keep(Left* to, F16 v) { Operand<T>::keep(to, v); }
+  /* score[count][SW_ATTENTION_TILE] = q · Kᵀ */
+  inline void scores(const Left* q, int count, const Groups<T>& keys, int dim, float* score) {
+    multiply(q, SW_MAX_HEAD_DIM, count, &keys, 1, CHUNKS, dim / Operand<T>::STEP, score, SW_ATTENTION_TILE, 0);
+  }
+  /* part[count][groups · 16] += probability · V, over so many chunks and the first `positions` of each. */
+  inline void values(const Left* probability, int count, const Groups<T>* values, int chunks, int groups, int positions,
+                     float* part) {
+    enum { STEP = Operand<T>::STEP };
+    multiply(probability, SW_ATTENTION_TILE, count, values, chunks, groups, (positions + STEP - 1) / STEP, part, SW_PART,
+             1);
+  }
+};
+
+template <class By>
 struct AttentionScratch {
-  typename Operand<T>::Left q[SW_ROWS * SW_MAX_HEAD_DIM], probability[SW_ROWS * SW_ATTENTION_TILE];
+  typedef typename By::Element T;
+  By by;
+  typename By::Left q[SW_ROWS * SW_MAX_HEAD_DIM], probability[SW_ROWS * SW_ATTENTION_TILE];
   float score[SW_ROWS * SW_ATTENTION_TILE];
   float part[SW_ROWS * SW_PART], total[SW_ROWS * SW_PART];
   T key[CHUNKS * SW_MAX_HEAD_DIM * CHUNK], value[CHUNKS * SW_MAX_HEAD_DIM * CHUNK];
@@ -51,9 +72,9 @@ static void gather(const LayerPages& pages, const int32_t* table, int kv_head, i
 }
 
 /* Scales of a chunk's positions. */
-template <class T>
+template <class By>
 static void gather_scales(const LayerPages& pages, const int32_t* table, int kv_head, int begin,
-                          AttentionScratch<T>& s, int index) {
+                          AttentionScratch<By>& s, int index) {
   float *key = s.key_scale + index * CHUNK, *value = s.value_scale + index * CHUNK;
   for (int i = 0, count; i < CHUNK; i += count) { /* of one page */
     int position = begin + i, at = position % pages.block;
@@ -69,9 +90,9 @@ static void gather_scales(const LayerPages& pages, const int32_t* table, int kv_
 }
 
 /* A chunk of eight bits, in T. */
-template <class T>
+template <class By, class T>
 static void widen_chunk(const LayerPages& pages, const int32_t* table, int kv_head, int begin,
-                        AttentionScratch<T>& s, T* key, T* value) {
+                        AttentionScratch<By>& s, T* key, T* value) {
   enum { STEP = Operand<T>::STEP };
   int dim = pages.head_dim, lanes = padded(dim);
   if (pages.block % CHUNK) {
@@ -87,9 +108,9 @@ static void widen_chunk(const LayerPages& pages, const int32_t* table, int kv_he
   widen_all(value_at<T, uint8_t>(pages, page, kv_head) + (size_t)at * lanes, value, lanes * CHUNK, pages.stored);
 }
 
-template <class T>
+template <class By, class T = typename By::Element>
 static Chunk<T> chunk_at(const LayerPages& pages, const int32_t* table, int kv_head, int begin,
-                         AttentionScratch<T>& s, int index) {
+                         AttentionScratch<By>& s, int index) {
   enum { STEP = Operand<T>::STEP };
   const T* nothing = (const T*)zeros;
   if (begin >= s.highest || begin + CHUNK <= s.lowest) return {nothing, nothing, CHUNK * STEP};
@@ -119,8 +140,8 @@ static inline F16 seen(F16 x, int at, int low, int high, float hidden) {
 }
 
 /* Scaled, capped and masked. */
-template <class T>
-static inline F16 final_score(const Attention& a, const AttentionScratch<T>& s, const float* score, int at, int low,
+template <class By>
+static inline F16 final_score(const Attention& a, const AttentionScratch<By>& s, const float* score, int at, int low,
                               int high) {
   F16 x = load(score + at) * splat(a.scale * a.pages.key_scale);
   if (a.pages.stored == SW_INT8) x = x * load(s.key_scale + at);
@@ -129,8 +150,8 @@ static inline F16 final_score(const Attention& a, const AttentionScratch<T>& s, 
 }
 
 /* Scores of a tile become probabilities; partial sums are rescaled to the new maxima. */
-template <class T>
-static void soften(const Attention& a, AttentionScratch<T>& s, int count, int begin) {
+template <class By>
+static void soften(const Attention& a, AttentionScratch<By>& s, int count, int begin) {
   static_assert(SW_ROWS <= 16, "a vector has one lane for each query");
   alignas(64) float before[16] = {}, after[16] = {}, keep[16];
   auto sees = [&](int query) { return s.low[query] < begin + SW_ATTENTION_TILE && s.high[query] > begin; };
@@ -152,7 +173,7 @@ static void soften(const Attention& a, AttentionScratch<T>& s, int count, int be
     const float* score = s.score + query * SW_ATTENTION_TILE;
     auto* probability = s.probability + query * SW_ATTENTION_TILE;
     if (!sees(query)) {
-      for (int i = 0; i < CHUNKS; ++i) Operand<T>::keep(probability + i * CHUNK, zero());
+      for (int i = 0; i < CHUNKS; ++i) By::keep(probability + i * CHUNK, zero());
       continue;
     }
     int low = s.low[query] - begin, high = s.high[query] - begin;
@@ -162,10 +183,10 @@ static void soften(const Attention& a, AttentionScratch<T>& s, int count, int be
       value[i] = exponential(load(score + i * CHUNK) - splat(after[query]));
       /* What is hidden adds nothing, whatever its scale is. */
       if (a.pages.stored == SW_INT8)
-        Operand<T>::keep(probability + i * CHUNK,
+        By::keep(probability + i * CHUNK,
                          seen(value[i] * load(s.value_scale + i * CHUNK), i * CHUNK, low, high, 0.0f));
       else
-        Operand<T>::keep(probability + i * CHUNK, value[i]);
+        By::keep(probability + i * CHUNK, value[i]);
     }
     float* part = s.part + query * SW_PART;
     float sum = sum_lanes((value[0] + value[1]) + (value[2] + value[3]));
@@ -179,8 +200,8 @@ static void soften(const Attention& a, AttentionScratch<T>& s, int count, int be
 }
 
 /* part += probability · V of `count` queries, over so many chunks and the first `positions` of each. */
-template <class T>
-static void add_values(AttentionScratch<T>& s, int query, int count, const Chunk<T>* chunk, int first, int chunks,
+template <class By, class T>
+static void add_values(AttentionScratch<By>& s, int query, int count, const Chunk<T>* chunk, int first, int chunks,
                        int positions, int lanes) {
   enum { STEP = Operand<T>::STEP };
   for (int lane = 0; lane < lanes; lane += 64) {
@@ -191,8 +212,8 @@ static void add_values(AttentionScratch<T>& s, int query, int count, const Chunk
         values[i].at[g] = chunk[first + i].value + (lane + g * 16) * STEP;
         values[i].stride[g] = (size_t)lanes * STEP;
       }
-    multiply(s.probability + query * SW_ATTENTION_TILE + first * CHUNK, SW_ATTENTION_TILE, count, values, chunks,
-             groups, (positions + STEP - 1) / STEP, s.part + query * SW_PART + 16 + lane, SW_PART, 1);
+    s.by.values(s.probability + query * SW_ATTENTION_TILE + first * CHUNK, count, values, chunks, groups, positions,
+                s.part + query * SW_PART + 16 + lane);
   }
 }
 
@@ -211,8 +232,8 @@ static bool all_finite(const T* value, int first, int end, int lanes) {
 
 /* Each query over its own positions alone: a probability of 0 does not hide an infinity or a NaN. Such values are
  * those of a draft that should not have been guessed, and they must not reach the rows before it. */
-template <class T>
-static void add_values_apart(AttentionScratch<T>& s, int count, const Chunk<T>* chunk, int index, int from, int lanes) {
+template <class By, class T>
+static void add_values_apart(AttentionScratch<By>& s, int count, const Chunk<T>* chunk, int index, int from, int lanes) {
   enum { STEP = Operand<T>::STEP };
   alignas(64) T own[SW_MAX_HEAD_DIM * CHUNK];
   Chunk<T> at[CHUNKS];
@@ -227,19 +248,19 @@ static void add_values_apart(AttentionScratch<T>& s, int count, const Chunk<T>* 
   }
 }
 
-template <class T>
+template <class By>
 static void attend_tile(const Attention& a, const int32_t* table, int kv_head, int count, int begin,
-                        AttentionScratch<T>& s) {
-  enum { STEP = Operand<T>::STEP };
+                        AttentionScratch<By>& s) {
+  typedef typename By::Element T;
   int lanes = padded(a.pages.head_dim);
   Chunk<T> chunk[CHUNKS];
   Groups<T> keys;
   for (int i = 0; i < CHUNKS; ++i) {
-    chunk[i] = chunk_at<T>(a.pages, table, kv_head, begin + i * CHUNK, s, i);
+    chunk[i] = chunk_at(a.pages, table, kv_head, begin + i * CHUNK, s, i);
     keys.at[i] = chunk[i].key;
     keys.stride[i] = chunk[i].key_stride;
   }
-  multiply(s.q, SW_MAX_HEAD_DIM, count, &keys, 1, CHUNKS, a.pages.head_dim / STEP, s.score, SW_ATTENTION_TILE, 0);
+  s.by.scores(s.q, count, keys, a.pages.head_dim, s.score);
   soften(a, s, count, begin);
   /* A chunk without positions that come after the first query. Sums of V stay in registers over a run of such chunks. */
   auto is_whole = [&](int i) {
@@ -294,9 +315,10 @@ static void write_out(const Attention& a, const Sequence& sequence, int kv_head,
   for (int i = 0; i < dim; i += 16) put(out + i, load(total + 16 + i) / sum * scale, dim - i);
 }
 
-template <class T>
+template <class By>
 static void begin_queries(const Attention& a, const Sequence& sequence, int kv_head, int first, int count,
-                          AttentionScratch<T>& s) {
+                          AttentionScratch<By>& s) {
+  typedef typename By::Element T;
   int group = a.heads / a.pages.kv_heads, dim = a.pages.head_dim;
   for (int i = 0; i < count; ++i) {
     int row = (first + i) / group, head = kv_head * group + (first + i) % group;
@@ -314,10 +336,9 @@ static void begin_queries(const Attention& a, const Sequence& sequence, int kv_h
   s.highest = s.high[count - 1];
 }
 
-template <class T>
-static void attend_typed(const Attention& a, const Sequence& sequence, int kv_head, int first, int count,
-                         int split_begin, int split_end, float* parts, size_t parts_stride,
-                         AttentionScratch<T>& s) {
+template <class By>
+static void attend_by(const Attention& a, const Sequence& sequence, int kv_head, int first, int count, int split_begin,
+                      int split_end, float* parts, size_t parts_stride, AttentionScratch<By>& s) {
   int lanes = padded(a.pages.head_dim);
   begin_queries(a, sequence, kv_head, first, count, s);
   for (int i = 0; i < count; ++i) clear(s.total + i * SW_PART);
@@ -338,17 +359,17 @@ static void attend_typed(const Attention& a, const Sequence& sequence, int kv_he
     }
   }
   if (!parts)
-    for (int i = 0; i < count; ++i) write_out<T>(a, sequence, kv_head, first + i, s.total + i * SW_PART);
+    for (int i = 0; i < count; ++i) write_out<typename By::Element>(a, sequence, kv_head, first + i, s.total + i * SW_PART);
 }
 
 static void attend(const Attention& a, const Sequence& sequence, int kv_head, int first, int count,
                    int split_begin, int split_end, float* parts, size_t parts_stride, void* scratch) {
   if (a.pages.dtype == SW_BF16)
-    attend_typed(a, sequence, kv_head, first, count, split_begin, split_end, parts, parts_stride,
-                 *(AttentionScratch<bf16>*)scratch);
+    attend_by(a, sequence, kv_head, first, count, split_begin, split_end, parts, parts_stride,
+              *(AttentionScratch<ByVectors<bf16>>*)scratch);
   else
-    attend_typed(a, sequence, kv_head, first, count, split_begin, split_end, parts, parts_stride,
-                 *(AttentionScratch<float>*)scratch);
+    attend_by(a, sequence, kv_head, first, count, split_begin, split_end, parts, parts_stride,
+              *(AttentionScratch<ByVectors<float>>*)scratch);
 }
 
 static void merge_parts(const Attention& a, const Sequence& sequence, int kv_head, int first, int count,

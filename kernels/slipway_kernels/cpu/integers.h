@@ -91,11 +91,9 @@ inline void store_codes(int16_t* p, F16 low, F16 high, int32_t* sums) {
   _mm256_storeu_si256((__m256i*)(p + 16), _mm512_cvtepi32_epi16(b));
   sums[0] = _mm512_reduce_add_epi32(a), sums[1] = _mm512_reduce_add_epi32(b);
 }
-/* Words from their upper bytes' sums and their lower ones'. */
-inline I16 joined_words(const int32_t* upper, const int32_t* lower, int32_t start) {
-  __m512i above = _mm512_slli_epi32(_mm512_loadu_si512(upper), 8);
-  return _mm512_add_epi32(_mm512_add_epi32(above, _mm512_loadu_si512(lower)), _mm512_set1_epi32(start));
-}
+inline I16 load_sums(const int32_t* p) { return _mm512_loadu_si512(p); }
+/* 256 · above + below */
+inline I16 with_byte(I16 above, I16 below) { return _mm512_add_epi32(_mm512_slli_epi32(above, 8), below); }
 /* Thirty-two words into their upper and their lower bytes; of each four the second and the third change places. */
 inline void split_words(const int16_t* words, int8_t* upper, uint8_t* lower) {
   __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 2, 6, 8, 12, 10, 14, 1, 5, 3, 7, 9, 13, 11, 15));
@@ -263,10 +261,14 @@ inline void store_codes(int16_t* p, F16 low, F16 high, int32_t* sums) {
   }
 }
 #endif
-inline I16 joined_words(const int32_t* upper, const int32_t* lower, int32_t start) {
+inline I16 load_sums(const int32_t* p) {
   I16 r;
-  SW_EACH_PART r.part[i] = (*(const Bits*)(upper + i * WIDTH) << 8) + *(const Bits*)(lower + i * WIDTH) + start;
+  SW_EACH_PART r.part[i] = *(const Bits*)(p + i * WIDTH);
   return r;
+}
+inline I16 with_byte(I16 above, I16 below) {
+  SW_EACH_PART above.part[i] = (above.part[i] << 8) + below.part[i];
+  return above;
 }
 inline void split_words(const int16_t* words, int8_t* upper, uint8_t* lower) {
   for (int i = 0; i < 32; ++i) {

@@ -468,7 +468,7 @@ void sw_draw(Program* p, float* logits, size_t stride) {
 
 void sw_conclude(Program* p) { p->conclude(); }
 
-size_t sw_code_stride(int width) { return (sw_code_row_bytes(width) + 63) / 64 * 64; }
+size_t sw_code_stride(int width) { return sw_code_row_bytes(width); }
 
 /* The rows of x as weights of integers multiply them, sw_code_stride bytes from one to the next. */
 void sw_quantize_rows(const char* x, int dtype, size_t x_stride, int rows, int width, char* codes) {

@@ -67,8 +67,7 @@ const Kernels& choose() {
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   bool avx512vnni = avx512 && __builtin_cpu_supports("avx512vnni");
   bool avx512bf16 = avx512vnni && __builtin_cpu_supports("avx512bf16");
-  /* Tiles must be named: their speed has not been measured yet. */
-  if (avx512bf16 && strcmp(named, "amx") == 0 && has_tiles()) return sw_kernels_amx();
+  if (avx512bf16 && allows("amx") && has_tiles()) return sw_kernels_amx();
   /* Intel's processors take as long for one product of pairs as for four of fp32: there it must be named, too. */
   bool pairs_are_fast = !__builtin_cpu_is("intel");
   if (avx512bf16 && allows("avx512bf16") && (*named || pairs_are_fast)) return sw_kernels_avx512bf16();
@@ -90,6 +89,11 @@ const Kernels& choose() {
 const Kernels& sw_kernels() {
   static const Kernels& chosen = choose();
   return chosen;
+}
+
+size_t sw_code_row_bytes(int width) {
+  size_t bytes = (size_t)((width + SW_CODE_COLUMNS - 1) / SW_CODE_COLUMNS) * sw_kernels().code_block_bytes;
+  return ((bytes + 63) / 64 | 1) * 64;
 }
 
 size_t sw_attention_scratch_bytes() {

@@ -1,4 +1,4 @@
-/* Products in tiles; everything else is as with avx512vnni. Without AVX-512 and with SW_EMULATED_TILES it is what the
+/* Products and attention in tiles; everything else is as with avx512vnni. Without AVX-512 and with SW_EMULATED_TILES it is what the
  * tests compare with. */
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -10,6 +10,7 @@
 #include "kernels.h"
 
 #define SW_PREFETCH 4096
+#define SW_SPLIT_CODES
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 namespace {
@@ -26,13 +27,18 @@ namespace {
 #include "../linear/unfolded.inl"
 #include "../linear/product.inl"
 #include "../linear/tiled.inl"
+#include "../rms_norm/kernel.inl"
+#include "../rope/kernel.inl"
+#include "../attention/kernel.inl"
+#include "../attention/tiled.inl"
 
 }  // namespace
 
 const Kernels& sw_kernels_amx() {
   static const Kernels kernels = [] {
     Kernels own = sw_kernels_avx512vnni();
-    own.name = "amx", own.linear = linear_tiled;
+    own.name = "amx", own.code_block_bytes = sizeof(CodeBlock), own.quantize_row = quantize_row;
+    own.linear = linear_tiled, own.attend = attend_tiled;
     return own;
   }();
   return kernels;

@@ -16,11 +16,11 @@ enum {
 
 /* Weights of integers multiply rows that quantize_row wrote. */
 static inline int sw_is_integers(int dtype) { return dtype == SW_INT4 || dtype == SW_INT8 || dtype >= SW_INT5; }
-/* Of such a row: codes of 128 columns, their sums and their scale. */
-enum { SW_CODE_COLUMNS = 128, SW_CODE_BLOCK_BYTES = 292 };
-static inline size_t sw_code_row_bytes(int width) {
-  return (size_t)((width + SW_CODE_COLUMNS - 1) / SW_CODE_COLUMNS) * SW_CODE_BLOCK_BYTES;
-}
+/* Columns of such a row whose codes, sums and scale stand together. */
+enum { SW_CODE_COLUMNS = 128 };
+/* From one such row to the next, as the instruction set in use has them: an odd number of cache lines, so that the rows of a
+ * tile do not fall into few sets of a cache. */
+size_t sw_code_row_bytes(int width);
 /* Whether both halves of 32 columns have scales of their own. */
 static inline int sw_has_halves(const sw_weight& w) { return w.group == 16 && w.k > 16; }
 /* Columns whose scales of the first level share one of the second. */
@@ -127,6 +127,7 @@ struct LowRows {
 
 struct Kernels {
   const char* name;
+  size_t code_block_bytes; /* of SW_CODE_COLUMNS that quantize_row wrote */
   void (*linear)(const Product&, int row_begin, int row_end, int block_begin, int block_end);
   /* out[width] = activation(gate) · up of a row, from sixteen numbers to the next `step` floats on. */
   void (*gate_row)(const float* gate, const float* up, int step, int activation, void* out, int width, int out_dtype);

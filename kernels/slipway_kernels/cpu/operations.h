@@ -181,7 +181,7 @@ struct MixtureOfExperts : Adapted {
   int width() const { return down[0].k; }
   size_t logit_stride() const { return size_t(router.n + 31) / 32 * 32; }
   int expert_stride() const { return (width() + 31) / 32 * 32; }
-  size_t code_stride() const { return (sw_code_row_bytes(width()) + 63) / 64 * 64; }
+  size_t code_stride() const { return sw_code_row_bytes(width()); }
   bool quantizes() const { return sw_is_integers(down[0].dtype); }
   size_t x_bytes(const Program& p) const { return size_t(x.stride(p)) * element_bytes(p.buffers[x.buffer].dtype); }
   /* Gate and up alternate in whole runs. */

@@ -8,7 +8,7 @@ namespace {
 /* Elements from row to row: whole vectors, and an odd number of cache lines. At 4,096 bytes, the width of many
  * models, all rows of a register tile would fall into one set of the first-level cache. */
 int padded_width(int width, int dtype) {
-  if (dtype == SW_INT8) return int((sw_code_row_bytes(width) + 63) / 64 | 1) * 64;
+  if (dtype == SW_INT8) return int(sw_code_row_bytes(width));
   int line = dtype == SW_BF16 ? 32 : 16;
   int lines = (width + 31) / 32 * 32 / line;
   return (lines | 1) * line;

@@ -30,12 +30,15 @@ struct Tiles8 {
   /* C += A · B: pairs of bf16 [rows][pairs] and [pairs][columns], sums in fp32. */
   template <int C, int A, int B>
   inline void add_bf16() { __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B)); }
-  /* The same of fours of bytes without signs, sums in int32. */
-  template <int C, int A, int B>
-  inline void add_bytes() { __asm__ volatile("tdpbuud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B)); }
-  /* The same where those of A have signs. */
-  template <int C, int A, int B>
-  inline void add_signed_bytes() { __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B)); }
+  /* The same of fours of bytes, int8_t or uint8_t, sums in int32. */
+  template <int C, int A, int B, class X, class Y>
+  inline void add_bytes() {
+    constexpr bool x = X(-1) < X(0), y = Y(-1) < Y(0);
+    if (x && y) __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+    if (x && !y) __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+    if (!x && y) __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+    if (!x && !y) __asm__ volatile("tdpbuud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
+  }
 };
 
 #else
@@ -70,10 +73,17 @@ class Tiles8 {
         memcpy(tile[C][i] + 4 * n, &to, 4);
       }
   }
-  template <int C, int A, int B>
-  inline void add_bytes() { add<C, A, B, uint8_t>(); }
-  template <int C, int A, int B>
-  inline void add_signed_bytes() { add<C, A, B, int8_t>(); }
+  template <int C, int A, int B, class X, class Y>
+  inline void add_bytes() {
+    for (int i = 0; i < now.rows[C]; ++i)
+      for (int n = 0; n < now.bytes[C] / 4; ++n) {
+        uint32_t to; /* wraps, as the instruction does */
+        memcpy(&to, tile[C][i] + 4 * n, 4);
+        for (int k = 0; k < now.bytes[A]; ++k)
+          to += (uint32_t)((int32_t)(X)tile[A][i][k] * (int32_t)(Y)tile[B][k / 4][4 * n + k % 4]);
+        memcpy(tile[C][i] + 4 * n, &to, 4);
+      }
+  }
 
  private:
   TileShapes now;
@@ -83,17 +93,6 @@ class Tiles8 {
     bf16 v;
     memcpy(&v, tile[t][i] + 2 * at, 2);
     return normal(widen(v));
-  }
-  template <int C, int A, int B, class T>
-  inline void add() {
-    for (int i = 0; i < now.rows[C]; ++i)
-      for (int n = 0; n < now.bytes[C] / 4; ++n) {
-        uint32_t to; /* wraps, as the instruction does */
-        memcpy(&to, tile[C][i] + 4 * n, 4);
-        for (int k = 0; k < now.bytes[A]; ++k)
-          to += (uint32_t)((int32_t)(T)tile[A][i][k] * (int32_t)tile[B][k / 4][4 * n + k % 4]);
-        memcpy(tile[C][i] + 4 * n, &to, 4);
-      }
   }
 };
 

@@ -187,6 +187,11 @@ static void finish_tile(const Product& p, const float* sums, int row, int rows, 
   }
 }
 
+/* Of 32 columns each, 64 floats from row to row. */
+static inline void clear_rows(float* sums, int rows) {
+  for (int i = 0; i < rows; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
+}
+
 /* `rows` rows of finished sums, 64 floats from row to row. */
 static void finish_rows(const Product& p, const float* sums, int row, int rows, int block, int blocks) {
   if (p.out_dtype == SW_BF16)

@@ -16,41 +16,52 @@ static inline const char* widen_pairs(const char* at, int steps, bf16* to) {
   return at;
 }
 
-/* T is bf16: a template, for what has no parts lacks the second branch's products. */
+/* What is widened, in vectors. T is bf16: a template, for what has no parts lacks the second branch's products. */
 template <class T>
+struct NarrowVectors {
+  enum { KEPT = Operand<T>::PARTS_OF_STEP > 1 ? TILES_TOGETHER * ROWS * NARROW_COLUMNS : 1, ROWS_AT_ONCE = ROWS };
+  alignas(64) float kept[KEPT];
+
+  /* out[rows][32] (+)= x · w, 64 floats from row to row; rows are at most TILES_TOGETHER tiles. */
+  inline void multiply_rows(const T* x, size_t stride, int rows, const T* w, int columns, float* out, bool resume) {
+    int steps = (columns + 1) / 2, tile_rows = even_tiles(rows, ROWS);
+    Groups<T> groups = {{w, w + 32}, {64, 64}};
+    auto multiply_all = [&](const auto* from, size_t from_stride) {
+      for (int i = 0; i < rows; i += tile_rows)
+        multiply(from + i * from_stride, from_stride, rows - i < tile_rows ? rows - i : tile_rows, &groups, 1, 2, steps,
+                 out + i * 64, 64, resume);
+    };
+    if constexpr (Operand<T>::PARTS_OF_STEP > 1) {
+      if (rows > ROWS) {
+        widen_rows(x, stride, rows, steps * 2, kept, NARROW_COLUMNS);
+        return multiply_all(kept, NARROW_COLUMNS);
+      }
+    }
+    multiply_all(x, stride);
+  }
+};
+
+template <class By>
 static void linear_narrow(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
-  constexpr bool SPLITS = Operand<T>::PARTS_OF_STEP > 1;
-  enum { KEPT = SPLITS ? TILES_TOGETHER * ROWS * NARROW_COLUMNS : 1 };
-  alignas(64) float sums[TILES_TOGETHER * ROWS * 64], part[TILES_TOGETHER * ROWS * 64], kept[KEPT];
-  alignas(64) T wide[NARROW_COLUMNS * 32];
-  int rows = row_end - row_begin, tile_rows = even_tiles(rows, ROWS), k = p.w.k;
-  Groups<T> w = {{wide, wide + 32}, {64, 64}};
+  enum { TOGETHER = TILES_TOGETHER * By::ROWS_AT_ONCE };
+  alignas(64) float sums[TOGETHER * 64], part[TOGETHER * 64];
+  alignas(64) bf16 wide[NARROW_COLUMNS * 32];
+  By by;
+  int k = p.w.k;
   for (int block = block_begin; block < block_end; ++block) {
     for (int row = row_begin, end; row < row_end; row = end) {
-      end = row_end - row < TILES_TOGETHER * tile_rows ? row_end : row + TILES_TOGETHER * tile_rows;
-      auto multiply_rows = [&](const auto* from, size_t stride, int steps, int resume) {
-        for (int i = 0; i < end - row; i += tile_rows)
-          multiply(from + i * stride, stride, end - row - i < tile_rows ? end - row - i : tile_rows, &w, 1, 2,
-                   steps, part + i * 64, 64, resume);
-      };
-      for (int i = 0; i < end - row; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
+      end = row_end - row < TOGETHER ? row_end : row + TOGETHER;
+      clear_rows(sums, end - row);
       const char* at = (const char*)p.w.at + block * sw_block_bytes(p.w);
       for (int first = 0; first < k; first += p.w.group) {
         int group = k - first < p.w.group ? k - first : p.w.group;
         F16 scale[2] = {load((const float*)at), load((const float*)at + 16)};
         at += 128;
         for (int from = 0; from < group; from += NARROW_COLUMNS) {
-          int columns = group - from < NARROW_COLUMNS ? group - from : NARROW_COLUMNS, steps = (columns + 1) / 2;
-          at = widen_pairs(at, steps, wide);
-          const T* x = (const T*)p.x + (size_t)row * p.x_stride + first + from;
-          if constexpr (SPLITS) {
-            if (rows > ROWS) {
-              widen_rows(x, p.x_stride, end - row, steps * 2, kept, NARROW_COLUMNS);
-              multiply_rows(kept, NARROW_COLUMNS, steps, from > 0);
-              continue;
-            }
-          }
-          multiply_rows(x, p.x_stride, steps, from > 0);
+          int columns = group - from < NARROW_COLUMNS ? group - from : NARROW_COLUMNS;
+          at = widen_pairs(at, (columns + 1) / 2, wide);
+          by.multiply_rows((const bf16*)p.x + (size_t)row * p.x_stride + first + from, p.x_stride, end - row, wide, columns,
+                           part, from > 0);
         }
         for (int i = 0; i < end - row; ++i)
           for (int half = 0; half < 2; ++half) {

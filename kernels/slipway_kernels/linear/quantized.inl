@@ -15,10 +15,17 @@
 /* 128 columns of a row of x, as pairs of words: 64 of codes, x / scale rounded; then, for each 32 columns, the sum of their
  * codes; then, for each of these, the sum of the first sixteen. A sum is 512 times its first word and the second. */
 struct CodeBlock {
+#if defined(SW_SPLIT_CODES)
+  alignas(64) int8_t upper[SW_CODE_COLUMNS]; /* of the codes, as split_words orders them */
+  uint8_t lower[SW_CODE_COLUMNS];
+  float sum[SW_CODE_COLUMNS / 32]; /* of each 32 codes, exact */
+#endif
   int16_t pair[72][2];
   float scale;
 };
-static_assert(sizeof(CodeBlock) == SW_CODE_BLOCK_BYTES, "rows of codes are laid out by kernels.h");
+static inline size_t code_row_bytes(int width) {
+  return (size_t)((width + SW_CODE_COLUMNS - 1) / SW_CODE_COLUMNS) * sizeof(CodeBlock);
+}
 enum { CODE_STEPS = 64, SUM_STEP = 64, HALF_SUM_STEP = 68, ALL_STEPS = 72, BLOCKS_OF_X = SW_CODE_COLUMNS / 32 };
 constexpr float MOST_CODE = 32767.0f, MOST_SUM = 524096.0f; /* 2^19 less what rounding may add */
 
@@ -55,6 +62,10 @@ static void quantize_typed(const T* x, int width, CodeBlock* out) {
       store_codes(out->pair[block * 16], part[block * 2] * inverse, part[block * 2 + 1] * inverse, sums);
       put_sum(out->pair[SUM_STEP + block], sums[0] + sums[1]);
       put_sum(out->pair[HALF_SUM_STEP + block], sums[0]);
+#if defined(SW_SPLIT_CODES)
+      split_words(out->pair[block * 16], out->upper + block * 32, out->lower + block * 32);
+      out->sum[block] = (float)(sums[0] + sums[1]);
+#endif
     }
   }
 }
@@ -64,11 +75,6 @@ static void quantize_row(const void* x, int dtype, int width, void* out) {
     quantize_typed((const bf16*)x, width, (CodeBlock*)out);
   else
     quantize_typed((const float*)x, width, (CodeBlock*)out);
-}
-
-/* Of 32 columns each, 64 floats from row to row. */
-static inline void clear_rows(float* sums, int rows) {
-  for (int i = 0; i < rows; ++i) store(sums + i * 64, zero()), store(sums + i * 64 + 16, zero());
 }
 
 /* 32 rows of W, or some of their columns, whose first is that of a block of x. */
