@@ -30,8 +30,9 @@ template <class By>
 struct AttentionScratch {
   typedef typename By::Element T;
   By by;
-  typename By::Left q[SW_ROWS * SW_MAX_HEAD_DIM], probability[SW_ROWS * SW_ATTENTION_TILE];
-  float score[SW_ROWS * SW_ATTENTION_TILE];
+  alignas(64) typename By::Left q[SW_ROWS * SW_MAX_HEAD_DIM];
+  alignas(64) typename By::Left probability[SW_ROWS * SW_ATTENTION_TILE];
+  alignas(64) float score[SW_ROWS * SW_ATTENTION_TILE];
   float part[SW_ROWS * SW_PART], total[SW_ROWS * SW_PART];
   T key[CHUNKS * SW_MAX_HEAD_DIM * CHUNK], value[CHUNKS * SW_MAX_HEAD_DIM * CHUNK];
   uint8_t narrow_key[SW_MAX_HEAD_DIM * CHUNK], narrow_value[SW_MAX_HEAD_DIM * CHUNK];
@@ -153,10 +154,12 @@ static inline F16 final_score(const Attention& a, const AttentionScratch<By>& s,
 template <class By>
 static void soften(const Attention& a, AttentionScratch<By>& s, int count, int begin) {
   static_assert(SW_ROWS <= 16, "a vector has one lane for each query");
-  alignas(64) float before[16] = {}, after[16] = {}, keep[16];
+  alignas(64) float before[16] = {}, after[16], keep[16], sum[16];
+  F16 most[16], sums[16]; /* of a query's positions, in lanes */
   auto sees = [&](int query) { return s.low[query] < begin + SW_ATTENTION_TILE && s.high[query] > begin; };
+  for (int query = 0; query < 16; ++query) most[query] = splat(-INFINITY), sums[query] = zero();
   for (int query = 0; query < count; ++query) {
-    before[query] = after[query] = s.part[query * SW_PART];
+    before[query] = s.part[query * SW_PART];
     if (!sees(query)) continue;
     float* score = s.score + query * SW_ATTENTION_TILE;
     F16 value[CHUNKS];
@@ -165,10 +168,12 @@ static void soften(const Attention& a, AttentionScratch<By>& s, int count, int b
       value[i] = final_score(a, s, score, i * CHUNK, s.low[query] - begin, s.high[query] - begin);
       store(score + i * CHUNK, value[i]);
     }
-    float maximum = largest_lane(larger(larger(value[0], value[1]), larger(value[2], value[3])));
-    if (maximum > before[query]) after[query] = maximum;
+    most[query] = larger(larger(value[0], value[1]), larger(value[2], value[3]));
   }
-  store(keep, exponential(load(before) - load(after)));
+  F16 maxima = largest_of_rows(most, count);
+  maxima = where_less(load(before), maxima, maxima, load(before));
+  store(after, maxima);
+  store(keep, exponential(load(before) - maxima));
   for (int query = 0; query < count; ++query) {
     const float* score = s.score + query * SW_ATTENTION_TILE;
     auto* probability = s.probability + query * SW_ATTENTION_TILE;
@@ -183,16 +188,19 @@ static void soften(const Attention& a, AttentionScratch<By>& s, int count, int b
       value[i] = exponential(load(score + i * CHUNK) - splat(after[query]));
       /* What is hidden adds nothing, whatever its scale is. */
       if (a.pages.stored == SW_INT8)
-        By::keep(probability + i * CHUNK,
-                         seen(value[i] * load(s.value_scale + i * CHUNK), i * CHUNK, low, high, 0.0f));
+        By::keep(probability + i * CHUNK, seen(value[i] * load(s.value_scale + i * CHUNK), i * CHUNK, low, high, 0.0f));
       else
         By::keep(probability + i * CHUNK, value[i]);
     }
+    sums[query] = (value[0] + value[1]) + (value[2] + value[3]);
+  }
+  store(sum, sums_of_rows(sums, count));
+  for (int query = 0; query < count; ++query) {
+    if (!sees(query)) continue;
     float* part = s.part + query * SW_PART;
-    float sum = sum_lanes((value[0] + value[1]) + (value[2] + value[3]));
     float kept = before[query] == after[query] ? 1.0f : keep[query];
     part[0] = after[query];
-    part[1] = part[1] * kept + sum;
+    part[1] = part[1] * kept + sum[query];
     if (kept != 1.0f)
       for (int i = 0; i < padded(a.pages.head_dim); i += 16)
         store(part + 16 + i, load(part + 16 + i) * splat(kept));

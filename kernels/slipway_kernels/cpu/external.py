@@ -137,7 +137,7 @@ def linear(x: Array, weight: Weight, bias: Array | None = None, threads: Threads
 
 
 def _aligned(shape: tuple[int, int], dtype: npt.DTypeLike) -> Array:
-    """Zeros that begin with a cache line: a tile's rows in two lines each take a third longer to load (AMX)."""
+    """Zeros that begin with a cache line: where each row of a tile lies in two, AMX takes a third longer."""
     size = shape[0] * shape[1] * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64

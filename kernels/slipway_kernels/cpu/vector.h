@@ -28,6 +28,33 @@ inline F16 scale_by_power(F16 v, F16 rounded) {
 inline float sum_lanes(F16 v) { return _mm512_reduce_add_ps(v); }
 inline float largest_lane(F16 v) { return _mm512_reduce_max_ps(v); }
 inline float first_lane(F16 v) { return _mm512_cvtss_f32(v); }
+/* Lane i is row i joined as a reduction joins its lanes: those of all rows at once, half as many with each step. */
+template <class Join>
+inline F16 reduced_rows(const F16* rows, Join join) {
+  F16 eights[8], fours[4];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) { /* rows in the order in which the last step leaves them */
+    F16 a = rows[2 * i % 4 * 4 + i / 2], b = rows[(2 * i + 1) % 4 * 4 + i / 2];
+    eights[i] = join(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    fours[i] = join(_mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0x88),
+                    _mm512_shuffle_f32x4(eights[2 * i], eights[2 * i + 1], 0xdd));
+  auto halves = [&](F16 a, F16 b) {
+    __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    return join(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+  };
+  F16 first = halves(fours[0], fours[1]), second = halves(fours[2], fours[3]);
+  return join(_mm512_shuffle_ps(first, second, 0x88), _mm512_shuffle_ps(first, second, 0xdd));
+}
+/* Of sixteen rows, of which `count` are wanted. */
+inline F16 sums_of_rows(const F16* rows, int) {
+  return reduced_rows(rows, [](F16 a, F16 b) { return _mm512_add_ps(a, b); });
+}
+inline F16 largest_of_rows(const F16* rows, int) {
+  return reduced_rows(rows, [](F16 a, F16 b) { return _mm512_max_ps(a, b); });
+}
 
 inline P16 load_pairs(const bf16* p) { return _mm512_loadu_si512(p); }
 inline P16 splat_pair(const bf16* p) {
@@ -161,6 +188,16 @@ inline float largest_lane(F16 v) {
   return reduced(v, [](Lanes a, Lanes b) { return b > a ? b : a; });
 }
 inline float first_lane(F16 v) { return v.part[0][0]; }
+inline F16 sums_of_rows(const F16* rows, int count) {
+  float lane[16] = {};
+  for (int i = 0; i < count; ++i) lane[i] = sum_lanes(rows[i]);
+  return load(lane);
+}
+inline F16 largest_of_rows(const F16* rows, int count) {
+  float lane[16] = {};
+  for (int i = 0; i < count; ++i) lane[i] = largest_lane(rows[i]);
+  return load(lane);
+}
 inline P16 load_pairs(const bf16* p) {
   P16 r;
   SW_EACH_PART r.part[i] = *(const Words*)(p + i * WIDTH * 2);
