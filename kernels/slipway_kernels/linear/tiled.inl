@@ -48,6 +48,9 @@ static void multiply_tiles(ShapedTiles& t, const bf16* x, size_t x_stride, int r
     if (SECOND) t.clear<2>(), t.clear<3>();
   }
   for (int k = 0; k < columns; k += TILE_DEPTH, x += TILE_DEPTH, w += TILE_DEPTH * 32) {
+    /* Few rows wait for memory: the second-level cache fetches more at a time than the first. */
+    for (int line = 0; !SECOND && line < 2 * TILE_HEIGHT; ++line)
+      __builtin_prefetch((const char*)w + 2 * SW_PREFETCH + line * 64, 0, 2);
     t.load<6>(w, LINE), t.load<4>(x, from);
     t.add_bf16<0, 4, 6>();
     t.load<7>(w + 32, LINE);
