@@ -218,7 +218,8 @@ def test_a_listener_is_found_though_its_descriptor_was_another_sockets_before() 
         found = [one.descriptor for one in sockets() - before]
         assert found == [old.fileno()]
         close_listeners(found)
-        assert connected(old.fileno()) and not connected(listener.fileno())
+        assert connected(old.fileno())
+        assert not connected(listener.fileno())
 
 
 def test_an_address_of_its_own_is_the_one_by_which_it_reaches_the_first_host() -> None:

@@ -85,8 +85,8 @@ OWN = (
         "SLIPWAY_CPU_ISA",
         "enum",
         None,
-        "Instruction set of the CPU kernels, to compare them or to work round a defect. On Intel's processors "
-        "avx512bf16 is used only where it is named here: avx512vnni is faster there.",
+        "Instruction set of the CPU kernels, to compare them or to work round a defect. On Intel's "
+        "processors avx512bf16 is used only where it is named here: avx512vnni is faster there.",
         allow_on("cpu", "tuning"),
         implemented(),
         options=(
