@@ -93,7 +93,10 @@ def ours(case: Case, model: Path) -> str:
 
 def llama_cpp(case: Case, model: Path, folder: Path) -> str:
     streams = f"-np {case.streams} -c {case.streams * 1024}"
-    return f"{folder}/llama-server -m {model} --port {{port}} -t {THREADS} -tb {THREADS} {streams}"
+    # Where there are tiles, repacking integers for them never ended (llama-cpp-python 0.3.36).
+    repacks = case.form == "bf16" or "amx_tile" not in of_processor("flags").split()
+    options = streams if repacks else f"{streams} --no-repack"
+    return f"{folder}/llama-server -m {model} --port {{port}} -t {THREADS} -tb {THREADS} {options}"
 
 
 def vllm(case: Case, checkpoint: Path, folder: Path) -> str:
