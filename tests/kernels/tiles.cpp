@@ -4,7 +4,7 @@
 
 #include <vector>
 
-/* Never called: the emulation stands for what goes through tiles. */
+/* Never called: the tests ask only for what goes through tiles. */
 const Kernels& sw_kernels_avx512vnni() { abort(); }
 
 struct Memory {
@@ -13,8 +13,8 @@ struct Memory {
   char* at;
 };
 
-/* Attention of queries [rows][heads][dim], which are the last of so many positions, with keys and values [positions][kv_heads]
- * [dim]: `together` queries of a key head at a time. */
+/* Attention in emulated tiles: q and out are [rows][heads][dim], keys and values [positions][kv_heads][dim]. The rows
+ * are the last positions. One call of the kernel computes `together` queries of a key head. */
 extern "C" void tiled_attention(const bf16* q, const float* keys, const float* values, int heads, int kv_heads, int dim,
                                 int block, int positions, int rows, int window, int together, bf16* out) {
   int pages = (positions + block - 1) / block, queries = rows * (heads / kv_heads);
@@ -22,7 +22,7 @@ extern "C" void tiled_attention(const bf16* q, const float* keys, const float* v
   Memory pool(pages * bytes), scratch(sizeof(AttentionScratch<ByTiles>));
   memset(pool.at, 0xff, pages * bytes); /* what lies behind the last position is no number */
   std::vector<int32_t> table(pages);
-  for (int i = 0; i < pages; ++i) table[i] = i * 7 % pages;
+  for (int i = 0; i < pages; ++i) table[i] = pages - 1 - i;
   Attention a = {};
   a.pages = {pool.at, bytes, block, kv_heads, dim, SW_BF16, SW_BF16, 1.0f, 1.0f};
   a.heads = heads, a.window = window, a.scale = 0.125f;

@@ -8,6 +8,7 @@ class ByTiles {
   typedef bf16 Element, Left;
   static inline void keep(Left* to, F16 v) { store(to, v); }
 
+  /* Of scratch memory, which nobody constructs. */
   inline void begin() { rows = 0; }
   inline void end() { t.release(); }
 
@@ -57,7 +58,6 @@ class ByTiles {
     if (groups > 2) t.store<2>(part + 32, TO);
     if (groups > 3) t.store<3>(part + 48, TO);
   }
-
 
  private:
   Tiles8 t;

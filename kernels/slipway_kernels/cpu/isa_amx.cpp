@@ -1,5 +1,5 @@
-/* Products and attention in tiles; everything else is as with avx512vnni. Without AVX-512 and with SW_EMULATED_TILES it is what the
- * tests compare with. */
+/* Products and attention in tiles; everything else is as with avx512vnni. Without AVX-512 and with SW_EMULATED_TILES it
+ * is what the tests compare with. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -10,7 +10,7 @@
 #include "kernels.h"
 
 #define SW_PREFETCH 4096
-#define SW_SPLIT_CODES
+#define SW_SPLIT_CODES /* quantized rows have their codes in bytes, too */
 #pragma GCC diagnostic ignored "-Wunused-function"
 
 namespace {

@@ -28,7 +28,8 @@ inline F16 scale_by_power(F16 v, F16 rounded) {
 inline float sum_lanes(F16 v) { return _mm512_reduce_add_ps(v); }
 inline float largest_lane(F16 v) { return _mm512_reduce_max_ps(v); }
 inline float first_lane(F16 v) { return _mm512_cvtss_f32(v); }
-/* Lane i is row i joined as a reduction joins its lanes: those of all rows at once, half as many with each step. */
+/* Lane i of the result is sixteen rows' row i, reduced: its lanes are joined in the order of _mm512_reduce_add_ps. Each step
+ * halves the lanes of all rows at once. */
 template <class Join>
 inline F16 reduced_rows(const F16* rows, Join join) {
   F16 eights[8], fours[4];
@@ -48,7 +49,7 @@ inline F16 reduced_rows(const F16* rows, Join join) {
   F16 first = halves(fours[0], fours[1]), second = halves(fours[2], fours[3]);
   return join(_mm512_shuffle_ps(first, second, 0x88), _mm512_shuffle_ps(first, second, 0xdd));
 }
-/* Of sixteen rows, of which `count` are wanted. */
+/* `rows` has sixteen vectors. Lane i is the sum, or the largest, of the lanes of vector i, for i < count. */
 inline F16 sums_of_rows(const F16* rows, int) {
   return reduced_rows(rows, [](F16 a, F16 b) { return _mm512_add_ps(a, b); });
 }

@@ -5,7 +5,7 @@ static void linear(const Product& p, int row_begin, int row_end, int block_begin
    * quarter from M = 128 to M = 512 (K = 2048, Zen 4). A part of codes is twice as large, so that more rows share what is
    * unfolded: 2 to 5 % faster (Zen 5). */
   int codes = sw_is_integers(p.w.dtype);
-  size_t row_bytes = codes ? code_row_bytes(p.w.k) : (size_t)p.w.k * (p.w.dtype == SW_FP32 ? 4 : 2);
+  size_t row_bytes = codes ? p.x_stride : (size_t)p.w.k * (p.w.dtype == SW_FP32 ? 4 : 2);
   int part = (int)((codes ? 2 : 1) * PART_BYTES / row_bytes) / ROWS * ROWS;
   part = part < 4 * ROWS ? 4 * ROWS : part;
   part = (even_tiles(row_end - row_begin, part) + ROWS - 1) / ROWS * ROWS;

@@ -23,9 +23,6 @@ struct CodeBlock {
   int16_t pair[72][2];
   float scale;
 };
-static inline size_t code_row_bytes(int width) {
-  return (size_t)((width + SW_CODE_COLUMNS - 1) / SW_CODE_COLUMNS) * sizeof(CodeBlock);
-}
 enum { CODE_STEPS = 64, SUM_STEP = 64, HALF_SUM_STEP = 68, ALL_STEPS = 72, BLOCKS_OF_X = SW_CODE_COLUMNS / 32 };
 constexpr float MOST_CODE = 32767.0f, MOST_SUM = 524096.0f; /* 2^19 less what rounding may add */
 

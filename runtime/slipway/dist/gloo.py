@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import ProcessGroupGloo
 
 from slipway.dist.hosts import address_of
-from slipway.dist.ports import close_listeners, connected, sockets
+from slipway.dist.ports import connected, sockets, without_listeners
 from slipway.dist.stores import CONNECTS, RankStore
 from slipway.engine.config import EngineConfig
 
@@ -48,18 +48,15 @@ class Meeting:
     def connect(self) -> None:
         """Waits for the others; from then on no port of it is open."""
         store = PrefixStore(self._name, self._store.of(self._name, self.size))
-        before = sockets()
         gloo: Any = ProcessGroupGloo  # whose stubs have little of it
         options = gloo._Options()
-        options._devices = [gloo.create_device(hostname=address_of(self._config))]
         options._timeout = CONNECTS
-        try:
+        with without_listeners() as before:
+            options._devices = [gloo.create_device(hostname=address_of(self._config))]
             self._group = gloo(store, self.rank, self.size, options)
             self.gather(np.zeros(1, np.uint8))
             made = [one.descriptor for one in sockets() - before]
             self._connections = [socket.socket(fileno=os.dup(one)) for one in made if connected(one)]
-        finally:
-            close_listeners(one.descriptor for one in sockets() - before)
         self._store.leave()
         self._group._set_default_timeout(WAITS)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, PrefixStore, Store
 from torch.distributed import ProcessGroupGloo, ProcessGroupNCCL
 
-from slipway.dist.ports import close_listeners, interface_of, sockets
+from slipway.dist.ports import interface_of, without_listeners
 
 LOOPBACK = "127.0.0.1"
 NCCL = {"NCCL_RUNTIME_CONNECT": "0", "NCCL_GRAPH_REGISTER": "0"}
@@ -46,15 +46,12 @@ class Group:
         """
         self.rank, self.size = rank, size
         gloo: Any = ProcessGroupGloo  # whose stubs have little of it
-        before = sockets()
         options = gloo._Options()
-        options._devices = [gloo.create_device(hostname=address)]
         options._timeout = TIMEOUT
-        try:
+        with without_listeners():
+            options._devices = [gloo.create_device(hostname=address)]
             self._host = gloo(PrefixStore(f"{name} host", store), rank, size, options)
             self.agree(True)  # behind it all are connected
-        finally:
-            close_listeners(one.descriptor for one in sockets() - before)
         self._device = self._host
         if device.type == "cuda":
             for variable, value in (NCCL | _interface(address)).items():

@@ -9,8 +9,8 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -130,10 +130,11 @@ def interface_of(address: str) -> str | None:
 
 
 class Socket(NamedTuple):
-    """A descriptor's number is used again as soon as its socket is closed, the kernel's name of it is not."""
+    """A closed socket's descriptor is soon another's; its name is not."""
 
     descriptor: int
     name: str
+    """The kernel's, with the inode."""
 
 
 def sockets() -> set[Socket]:
@@ -157,6 +158,16 @@ def _is(descriptor: int, option: int, *values: int) -> bool:
 def connected(descriptor: int) -> bool:
     """Whether it is no socket that listens."""
     return not _is(descriptor, socket.SO_ACCEPTCONN, 1)
+
+
+@contextmanager
+def without_listeners() -> Iterator[set[Socket]]:
+    """Sockets that begin to listen within no longer do so afterwards. Yields those that were there before."""
+    before = sockets()
+    try:
+        yield before
+    finally:
+        close_listeners(one.descriptor for one in sockets() - before)
 
 
 def close_listeners(descriptors: Iterable[int]) -> None:
