@@ -67,6 +67,7 @@ struct Product {
   int accumulate, activation;
   float softcap;
   int pointwise = SW_NO_ACTIVATION; /* of each output, behind the bias; where `activation` is not set */
+  int next_unit = 0; /* blocks of W from the first one to that of the thread's next call, where that can be guessed */
 };
 
 /* Where one layer's keys and values lie in the pages of its group: in `dtype`, what the program computes in,

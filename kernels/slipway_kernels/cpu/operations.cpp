@@ -58,8 +58,8 @@ bool Embed::run(Worker& worker) const {
 bool EmbedSum::run(Worker& worker) const {
   const Program& p = worker.program;
   int width = p.buffers[out].width;
-  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
-    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) {
+  for (Units rows; (rows = worker.claim_near(p.num_rows, 4)).begin < rows.end;)
+    for (int i = rows.begin; i < rows.end; ++i) {
       float* to = fp32_row(p, out, i);
       int position = p.position[i], slot = p.plan.slots[p.request[i]];
       sw_kernels().read_row(table, p.token[i], scale, to);
@@ -100,8 +100,8 @@ bool RmsNorm::run(Worker& worker) const {
     for (int row = 0; row < p.num_rows; ++row) normalize(row);
     return false;
   }
-  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
-    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) normalize(i);
+  for (Units rows; (rows = worker.claim_near(p.num_rows, 4)).begin < rows.end;)
+    for (int i = rows.begin; i < rows.end; ++i) normalize(i);
   return true;
 }
 
@@ -118,8 +118,8 @@ bool LayerNorm::run(Worker& worker) const {
     for (int row = 0; row < p.num_rows; ++row) normalize(row);
     return false;
   }
-  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
-    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) normalize(i);
+  for (Units rows; (rows = worker.claim_near(p.num_rows, 4)).begin < rows.end;)
+    for (int i = rows.begin; i < rows.end; ++i) normalize(i);
   return true;
 }
 
@@ -135,18 +135,16 @@ bool Quantize::run(Worker& worker) const {
     for (int row = 0; row < p.num_rows; ++row) quantize(row);
     return false;
   }
-  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
-    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) quantize(i);
+  for (Units rows; (rows = worker.claim_near(p.num_rows, 4)).begin < rows.end;)
+    for (int i = rows.begin; i < rows.end; ++i) quantize(i);
   return true;
 }
 
-void Linear::multiply(Worker& worker, void* to, size_t stride, int dtype, int gate, int base, int unit) const {
+Product Linear::product(Worker& worker, void* to, size_t stride, int dtype, int gate) const {
   const Program& p = worker.program;
   int width = p.buffers[out].width, n = activation ? std::min(weight.n, 2 * width) : std::min(weight.n, width - column);
   if (activation && !gate) n = (n + 31) / 32 * 32; /* whole runs of gate and up */
-  Product product{x.at(worker), size_t(x.stride(p)), weight,     n,    to,   stride,
-                  dtype,        bias,                accumulate, gate, 0.0f, pointwise};
-  run_product(worker, product, p.num_rows, base, unit);
+  return {x.at(worker), size_t(x.stride(p)), weight, n, to, stride, dtype, bias, accumulate, gate, 0.0f, pointwise};
 }
 
 bool Linear::run(Worker& worker) const {
@@ -154,7 +152,7 @@ bool Linear::run(Worker& worker) const {
   if (adapts(p.by_adapter)) return run_adapted(worker);
   const Buffer& to = p.buffers[out];
   char* first = static_cast<char*>(to.shared->at) + size_t(column) * element_bytes(to.dtype);
-  multiply(worker, first, to.stride, to.dtype, activation, 0, worker.claim(1));
+  run_product(worker, product(worker, first, to.stride, to.dtype, activation), p.num_rows);
   return true;
 }
 
@@ -244,8 +242,8 @@ bool RopeAndStore::run(Worker& worker) const {
   /* A cache line of keys holds sixteen positions: rows that follow one another belong to one thread. */
   int together = std::clamp(p.num_rows * pieces / (4 * threads), 1, 16);
   int count = p.num_rows * pieces;
-  for (int first = worker.claim(together); first < count; first = worker.claim(together))
-    for (int unit = first; unit < std::min(first + together, count); ++unit) {
+  for (Units claimed; (claimed = worker.claim_near(count, together)).begin < claimed.end;)
+    for (int unit = claimed.begin; unit < claimed.end; ++unit) {
       int piece = unit % pieces;
       rotate_row(p, pages, unit / pieces, piece * units / pieces, (piece + 1) * units / pieces);
     }
@@ -253,20 +251,19 @@ bool RopeAndStore::run(Worker& worker) const {
 }
 
 /* Each share has units(share) units. This calls visit(share, sequence, unit) for those that the thread claims. */
-template <class Units, class Visit>
-static void each_unit(Worker& worker, int group, const AttentionPlan& plan, Units units, Visit visit) {
+template <class UnitsOf, class Visit>
+static void each_unit(Worker& worker, int group, const AttentionPlan& plan, UnitsOf units, Visit visit) {
   const Program& p = worker.program;
-  int base = 0, unit = worker.claim(1);
-  for (const AttentionPlan::Share& share : plan.shares) {
-    int end = base + units(share);
-    if (unit >= end) {
-      base = end;
-      continue;
-    }
-    Sequence sequence = share.sequence;
-    sequence.table = p.table(group, p.plan.slots[share.request]);
-    for (; unit < end; unit = worker.claim(1)) visit(share, sequence, unit - base);
-    base = end;
+  int total = 0, base = 0;
+  for (const AttentionPlan::Share& share : plan.shares) total += units(share);
+  auto share = plan.shares.begin();
+  for (Units claimed; (claimed = worker.claim_near(total, 1)).begin < claimed.end;) {
+    int unit = claimed.begin;
+    if (unit < base) share = plan.shares.begin(), base = 0; /* it helps another thread */
+    while (unit >= base + units(*share)) base += units(*share++);
+    Sequence sequence = share->sequence;
+    sequence.table = p.table(group, p.plan.slots[share->request]);
+    visit(*share, sequence, unit - base);
   }
 }
 
@@ -362,8 +359,8 @@ bool Activate::run(Worker& worker) const {
 bool Hidden::run(Worker& worker) const {
   const Program& p = worker.program;
   size_t width = p.buffers[x].width;
-  for (int row = worker.claim(4); row < p.num_rows; row = worker.claim(4))
-    for (int i = row; i < std::min(row + 4, p.num_rows); ++i) {
+  for (Units rows; (rows = worker.claim_near(p.num_rows, 4)).begin < rows.end;)
+    for (int i = rows.begin; i < rows.end; ++i) {
       if (!p.slots->pooled[p.plan.slots[p.request[i]]]) continue;
       float* to = p.output.hidden + i * width;
       if (norm_weight)

@@ -118,7 +118,7 @@ struct Linear : Adapted {
   void reserve(Program&) const override;
 
  private:
-  void multiply(Worker&, void* to, size_t stride, int dtype, int gate, int base, int unit) const;
+  Product product(Worker&, void* to, size_t stride, int dtype, int gate) const;
   bool run_adapted(Worker&) const;
 };
 

@@ -25,15 +25,31 @@ int Worker::claim(int count) {
   return program.counters[phase % 3].next.fetch_add(count, std::memory_order_relaxed);
 }
 
+Units Worker::claim_near(int total, int count) {
+  enum { LEAST = 16 }; /* units of a thread: fewer have no share */
+  int threads = program.pool->size();
+  if (total < LEAST * threads) {
+    int begin = claim(count);
+    return begin < total ? Units{begin, std::min(begin + count, total)} : Units{0, 0};
+  }
+  for (; helped < threads; ++helped) {
+    int share = (thread + helped) % threads;
+    auto border = [&](int of) { return int(size_t(total) * of / threads); };
+    int begin = border(share) + program.shares[phase % 3][share].next.fetch_add(count, std::memory_order_relaxed);
+    if (begin < border(share + 1)) return {begin, std::min(begin + count, border(share + 1))};
+  }
+  return {0, 0};
+}
+
 void Worker::barrier() {
   program.pool->barrier();
   next_phase();
 }
 
 void Worker::next_phase() {
-  ++phase;
+  ++phase, helped = 0;
   /* The phase before last has ended on every thread: its counter serves the next phase. */
-  if (thread == 0) program.counters[(phase + 1) % 3].next.store(0, std::memory_order_relaxed);
+  if (thread == 0) program.clear_counters(phase + 1);
 }
 
 void Worker::meet(const Parts& parts) {
@@ -64,6 +80,7 @@ Program::Program(const sw_slots* slots, int max_tokens, int dtype, Pool* pool, i
       stored(dtype) {
   scratch_bytes = std::max(sw_attention_scratch_bytes(), sw_sample_scratch_bytes(vocab));
   for (int i = 0; i < pool->size(); ++i) thread_scratch.push_back(std::make_unique<Memory>(scratch_bytes));
+  for (auto& each : shares) each = std::vector<Counter>(pool->size());
   token.resize(max_tokens);
   position.resize(max_tokens);
   request.resize(max_tokens);
@@ -262,14 +279,19 @@ void run_region(void* argument, int thread) {
 
 }  // namespace
 
+void Program::clear_counters(int phase) {
+  counters[phase % 3].next.store(0, std::memory_order_relaxed);
+  for (Counter& share : shares[phase % 3]) share.next.store(0, std::memory_order_relaxed);
+}
+
 void Program::run() {
-  for (auto& counter : counters) counter.next.store(0, std::memory_order_relaxed);
+  for (int phase = 0; phase < 3; ++phase) clear_counters(phase);
   Region region{this, nullptr};
   pool->run(run_region, &region);
 }
 
 void Program::run_one(const Operation& operation) {
-  for (auto& counter : counters) counter.next.store(0, std::memory_order_relaxed);
+  for (int phase = 0; phase < 3; ++phase) clear_counters(phase);
   Region region{this, &operation};
   pool->run(run_region, &region);
 }
@@ -335,16 +357,50 @@ void Program::conclude() {
   }
 }
 
+namespace {
+
+/* Blocks of a unit: enough units for an even finish, and pairs of blocks, which small products read together. */
+int blocks_together(int blocks, int threads) {
+  return blocks < 4 * threads ? 1 : std::min(32, std::max(2, blocks / (threads * 8) / 2 * 2));
+}
+
+/* Parts of a prompt's rows that threads have for themselves. Rows of one thread's caches come sooner than those of
+ * another's, but each part reads all of W, from memory where it is large; integers are unfolded for each part, too. */
+int parts_of_rows(const Product& product, int rows, int threads) {
+  enum { SMALL = 16 << 20, LEAST = 128 };
+  if (sw_is_integers(product.w.dtype)) return 1;
+  size_t bytes = size_t(product.w.k) * product.n * element_bytes(product.w.dtype);
+  int least = bytes <= SMALL ? int(LEAST) : 2 * LEAST, parts = 1;
+  while (parts < threads && rows / (parts * 2) >= least) parts *= 2;
+  return parts;
+}
+
+}  // namespace
+
 void run_product(Worker& worker, const Product& product, int rows, int base, int unit) {
   int blocks = (product.n + 31) / 32, threads = worker.program.pool->size();
-  /* Enough units for an even finish; pairs of blocks, which small products read together. */
-  int chunk = std::min(32, std::max(2, blocks / (threads * 8) / 2 * 2));
-  if (blocks < 4 * threads) chunk = 1;
-  int columns = (blocks + chunk - 1) / chunk, parts = 1;
+  int chunk = blocks_together(blocks, threads), columns = (blocks + chunk - 1) / chunk, parts = 1;
   while (columns * parts < 4 * threads && rows / (parts * 2) >= 2 * SW_ROWS) parts *= 2;
   int part_rows = (rows + parts - 1) / parts;
+  Product told = product;
+  told.next_unit = threads * chunk; /* units of a column of blocks are next to each other */
   for (; unit < base + columns * parts; unit = worker.claim(1)) {
     int row = (unit - base) % parts * part_rows, block = (unit - base) / parts * chunk;
-    sw_kernels().linear(product, row, std::min(row + part_rows, rows), block, std::min(block + chunk, blocks));
+    sw_kernels().linear(told, row, std::min(row + part_rows, rows), block, std::min(block + chunk, blocks));
   }
+}
+
+void run_product(Worker& worker, const Product& product, int rows) {
+  int blocks = (product.n + 31) / 32, threads = worker.program.pool->size();
+  int parts = parts_of_rows(product, rows, threads);
+  if (parts == 1) return run_product(worker, product, rows, 0, worker.claim(1));
+  int part_rows = (rows + parts - 1) / parts, chunk = blocks_together(blocks, (threads + parts - 1) / parts);
+  Product told = product;
+  told.next_unit = chunk;
+  for (Units units; (units = worker.claim_near(blocks * parts, chunk)).begin < units.end;)
+    for (int unit = units.begin, end; unit < units.end; unit = end) {
+      int part = unit / blocks, row = part * part_rows;
+      end = std::min(units.end, (part + 1) * blocks);
+      sw_kernels().linear(told, row, std::min(row + part_rows, rows), unit - part * blocks, end - part * blocks);
+    }
 }

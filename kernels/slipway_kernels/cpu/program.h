@@ -14,6 +14,11 @@
 /* Of a buffer's element. The stride of a buffer of codes counts bytes. */
 inline int element_bytes(int dtype) { return dtype == SW_BF16 ? 2 : dtype == SW_INT8 ? 1 : 4; }
 
+/* Units of work, [begin, end). */
+struct Units {
+  int begin, end;
+};
+
 /* One of the pool's threads within a step. Units of work are claimed from a counter that all share; there is
  * one counter for the phase at hand, and the next one is cleared before the barrier that opens it. */
 struct Worker {
@@ -22,10 +27,15 @@ struct Worker {
   int phase = 0;
 
   int claim(int count);
+  /* Of `total` units, which lie in the order of the step's rows, at most `count` that nobody has claimed; none where all
+   * are. Each thread has a share of its own, so that rows stay in its caches from one operation to the next, and helps
+   * others when that is done. Not beside claim() in one phase. */
+  Units claim_near(int total, int count);
   void barrier();
   /* A barrier of all ranks, behind which each has these parts of all. */
   void meet(const Parts&);
-  int turn = 0; /* of the two rooms in which ranks have parts of A · x, the next one */
+  int turn = 0;   /* of the two rooms in which ranks have parts of A · x, the next one */
+  int helped = 0; /* shares of the phase that are done, its own first */
   void* scratch() const;
 
  private:
@@ -202,15 +212,16 @@ struct Program {
     std::atomic<int> next{0};
   };
   Counter counters[3];
+  std::vector<Counter> shares[3]; /* [threads] */
+  void clear_counters(int phase);
   std::vector<std::unique_ptr<Memory>> thread_scratch;
   size_t scratch_bytes;
 };
 
 /* The units of a product that this thread claims; they are those from `base` on, of which `unit` is claimed. */
 void run_product(Worker& worker, const Product& product, int rows, int base, int unit);
-inline void run_product(Worker& worker, const Product& product, int rows) {
-  run_product(worker, product, rows, 0, worker.claim(1));
-}
+/* A product that is the only one of its phase. */
+void run_product(Worker& worker, const Product& product, int rows);
 
 size_t sw_layer_bytes(int kv_heads, int head_dim, int block, int dtype);
 

@@ -13,6 +13,11 @@ static_assert(sizeof(TileShapes) == 64, "one line of memory");
 
 #if !defined(SW_EMULATED_TILES)
 
+/* Into the first-level cache, as a vector is read. */
+inline void read_line(const void* at) {
+  __asm__ volatile("vmovdqu64 %0, %%zmm31" : : "m"(*(const char(*)[64])at) : "xmm31");
+}
+
 struct Tiles8 {
   /* All tiles are 0 afterwards. */
   inline void shape(const TileShapes& shapes) { __asm__ volatile("ldtilecfg %0" : : "m"(shapes)); }
@@ -42,6 +47,8 @@ struct Tiles8 {
 };
 
 #else
+
+inline void read_line(const void*) {}
 
 class Tiles8 {
  public:
@@ -97,3 +104,13 @@ class Tiles8 {
 };
 
 #endif
+
+/* While it lives, what is subnormal counts as 0 in this thread's vectors, as it does in a tile. */
+class WithoutSubnormals {
+ public:
+  inline WithoutSubnormals() : before(_mm_getcsr()) { _mm_setcsr(before | 0x8040); }
+  inline ~WithoutSubnormals() { _mm_setcsr(before); }
+
+ private:
+  unsigned before;
+};

@@ -4,7 +4,7 @@
  * one row too: a row's result is the same alone and in a batch. Sums of integers are exact. Products of few rows stay with
  * quantized.inl, which gives the same bits. */
 
-enum { TILE_HEIGHT = 16, TILE_DEPTH = 32 }; /* rows; columns of K in bf16 */
+enum { TILE_HEIGHT = 16, TILE_DEPTH = 32, FEW_ROWS = 4 }; /* rows; columns of K in bf16 */
 
 /* Tiles 0 and 1, and 2 and 3, sum rows of two tiles, 4 and 5, by sixteen columns each of 6 and 7, whose depth is in bytes.
  * Their shapes are set again only where they change. */
@@ -30,11 +30,16 @@ class ShapedTiles : public Tiles8 {
   int rows[2] = {}, depth = 0;
 };
 
+/* What a product does while tiles multiply, a little after each depth of them. */
+struct Nothing {
+  inline void step() {}
+};
+
 /* out[rows][32] (+)= x · w over `columns` of K, which are whole tiles or less than one, 64 floats from row to row; rows
  * are at most 16, or at most 32 where there is a second tile of them. */
-template <bool SECOND>
-static void multiply_tiles(ShapedTiles& t, const bf16* x, size_t x_stride, int rows, const bf16* w, int columns,
-                           float* out, bool resume) {
+template <bool SECOND, class Between>
+static inline void multiply_tiles(ShapedTiles& t, const bf16* x, size_t x_stride, int rows, const bf16* w, int columns,
+                                  float* out, bool resume, Between& between) {
   enum { LINE = 128, TO = 64 * 4 }; /* bytes of a pair of columns of a packed block, and of a row of sums */
   int bytes = columns < TILE_DEPTH ? (columns + 1) / 2 * 4 : TILE_DEPTH * 2;
   size_t from = x_stride * 2;
@@ -48,9 +53,6 @@ static void multiply_tiles(ShapedTiles& t, const bf16* x, size_t x_stride, int r
     if (SECOND) t.clear<2>(), t.clear<3>();
   }
   for (int k = 0; k < columns; k += TILE_DEPTH, x += TILE_DEPTH, w += TILE_DEPTH * 32) {
-    /* Few rows wait for memory: the second-level cache fetches more at a time than the first. */
-    for (int line = 0; !SECOND && line < 2 * TILE_HEIGHT; ++line)
-      __builtin_prefetch((const char*)w + 2 * SW_PREFETCH + line * 64, 0, 2);
     t.load<6>(w, LINE), t.load<4>(x, from);
     t.add_bf16<0, 4, 6>();
     t.load<7>(w + 32, LINE);
@@ -59,45 +61,197 @@ static void multiply_tiles(ShapedTiles& t, const bf16* x, size_t x_stride, int r
       t.load<5>(x + TILE_HEIGHT * x_stride, from);
       t.add_bf16<2, 5, 6>(), t.add_bf16<3, 5, 7>();
     }
+    between.step();
   }
   t.store<0>(out, TO), t.store<1>(out + 16, TO);
   if (SECOND) t.store<2>(below, TO), t.store<3>(below + 16, TO);
 }
 
+template <class Between>
 static inline void multiply_height(ShapedTiles& t, const bf16* x, size_t x_stride, int rows, const bf16* w, int columns,
-                                   float* out, bool resume) {
+                                   float* out, bool resume, Between& between) {
   if (rows > TILE_HEIGHT)
-    multiply_tiles<true>(t, x, x_stride, rows, w, columns, out, resume);
+    multiply_tiles<true>(t, x, x_stride, rows, w, columns, out, resume, between);
   else
-    multiply_tiles<false>(t, x, x_stride, rows, w, columns, out, resume);
+    multiply_tiles<false>(t, x, x_stride, rows, w, columns, out, resume, between);
 }
 
-/* The order of the loops changes no sum. Of a part of the rows, columns stay in the second-level cache while four blocks
- * of W pass by: all of them, or a panel where K is long. Without parts, one thread (2 MiB of that cache) multiplies 512 rows
- * at 60 % of the rate. */
+/* out[M][32] += x · w over at most sixteen pairs of columns, by vectors in the order of a tile. */
+template <int M>
+static inline void add_depth(const bf16* x, size_t x_stride, const bf16* w, int pairs, float* out) {
+  F16 even[M][2], odd[M][2];
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m) even[m][0] = even[m][1] = odd[m][0] = odd[m][1] = zero();
+  for (int i = 0; i < pairs; ++i, x += 2, w += 64) {
+    P16 columns[2] = {load_pairs(w), load_pairs(w + 32)};
+    for (int half = 0; half < 2; ++half) __builtin_prefetch((const char*)(w + half * 32) + SW_PREFETCH);
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m) {
+      P16 pair = splat_pair_again(x + m * x_stride);
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        even[m][half] = fma(low_half(pair), low_half(columns[half]), even[m][half]);
+        odd[m][half] = fma(high_half(pair), high_half(columns[half]), odd[m][half]);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      float* to = out + m * 64 + half * 16;
+      store(to, load(to) + (even[m][half] + odd[m][half]));
+    }
+}
+
+/* At most four rows wait for memory. Vectors read it a fifth faster than tiles do, where several blocks of W are read side
+ * by side (family 6, model 167). */
+static void linear_few(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
+  enum { BLOCKS = 4 };
+  alignas(64) float sums[BLOCKS / 2][FEW_ROWS * 64];
+  int rows = row_end - row_begin;
+  auto add = rows == 1 ? add_depth<1> : rows == 2 ? add_depth<2> : rows == 3 ? add_depth<3> : add_depth<FEW_ROWS>;
+  size_t block_size = (size_t)(p.w.k + 1) / 2 * 64;
+  const bf16* x = (const bf16*)p.x + row_begin * p.x_stride;
+  for (int block = block_begin, blocks; block < block_end; block += blocks) {
+    blocks = block_end - block < BLOCKS ? block_end - block : int(BLOCKS);
+    const bf16* w = (const bf16*)p.w.at + block * block_size;
+    memset(sums, 0, sizeof(sums));
+    {
+      WithoutSubnormals as_in_tiles;
+      for (int k = 0; k < p.w.k; k += TILE_DEPTH) {
+        int pairs = p.w.k - k < TILE_DEPTH ? (p.w.k - k + 1) / 2 : TILE_DEPTH / 2;
+        for (int b = 0; b < blocks; ++b)
+          add(x + k, p.x_stride, w + b * block_size + (size_t)k * 32, pairs, sums[b / 2] + b % 2 * 32);
+      }
+    }
+    for (int b = 0; b < blocks; b += 2) finish_rows(p, sums[b / 2], row_begin, rows, block + b, blocks - b < 2 ? 1 : 2);
+  }
+}
+
+/* A vector that is read comes earlier than a line that is prefetched, and lets the processor fetch those behind it. */
+static inline void read_ahead(const bf16* at, int count, const bf16* end) {
+  if (at + count <= end)
+    for (int i = 0; i < count; i += 32) read_line(at + i);
+}
+
+/* out[rows][64] (+)= x · w of two blocks, `block_size` apart, rows <= 16; no line of W behind `end` is read. */
+static void multiply_beside(ShapedTiles& t, const bf16* x, size_t x_stride, int rows, const bf16* w, size_t block_size,
+                            int columns, float* out, bool resume, const bf16* end) {
+  enum { LINE = 128, TO = 64 * 4, DEPTH = TILE_DEPTH * 32, AHEAD = DEPTH }; /* elements of W */
+  int bytes = columns < TILE_DEPTH ? (columns + 1) / 2 * 4 : TILE_DEPTH * 2;
+  t.of(rows, rows, bytes);
+  if (resume)
+    t.load<0>(out, TO), t.load<1>(out + 16, TO), t.load<2>(out + 32, TO), t.load<3>(out + 48, TO);
+  else
+    t.clear<0>(), t.clear<1>(), t.clear<2>(), t.clear<3>();
+  for (int k = 0; k < columns; k += TILE_DEPTH, x += TILE_DEPTH, w += DEPTH) {
+    const bf16* beside = w + block_size;
+    read_ahead(w + AHEAD, DEPTH, end), read_ahead(beside + AHEAD, DEPTH, end);
+    t.load<4>(x, x_stride * 2);
+    t.load<6>(w, LINE), t.add_bf16<0, 4, 6>();
+    t.load<7>(w + 32, LINE), t.add_bf16<1, 4, 7>();
+    t.load<6>(beside, LINE), t.add_bf16<2, 4, 6>();
+    t.load<7>(beside + 32, LINE), t.add_bf16<3, 4, 7>();
+  }
+  t.store<0>(out, TO), t.store<1>(out + 16, TO), t.store<2>(out + 32, TO), t.store<3>(out + 48, TO);
+}
+
+/* At most sixteen rows, which wait for memory, too. */
+static void linear_low(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
+  alignas(64) float sums[TILE_HEIGHT * 64];
+  ShapedTiles t;
+  Nothing nothing;
+  int rows = row_end - row_begin, whole = p.w.k / TILE_DEPTH * TILE_DEPTH;
+  size_t block_size = (size_t)(p.w.k + 1) / 2 * 64;
+  const bf16 *x = (const bf16*)p.x + row_begin * p.x_stride, *all = (const bf16*)p.w.at;
+  const bf16* end = all + block_end * block_size;
+  for (int block = block_begin; block < block_end; block += 2) {
+    const bf16* w = all + block * block_size;
+    bool two = block_end - block > 1;
+    for (int first = 0, count; first < p.w.k; first += count) {
+      count = first < whole ? whole : p.w.k - whole;
+      const bf16* at = w + (size_t)first * 32;
+      if (two)
+        multiply_beside(t, x + first, p.x_stride, rows, at, block_size, count, sums, first > 0, end);
+      else
+        multiply_height(t, x + first, p.x_stride, rows, at, count, sums, first > 0, nothing);
+    }
+    finish_rows(p, sums, row_begin, rows, block, two ? 2 : 1);
+  }
+}
+
+/* The tile of sums before is finished, and the block of W behind is fetched: both cost next to nothing between tiles. */
+class Beside {
+ public:
+  inline explicit Beside(const Product& p) : p(p) {}
+  inline ~Beside() { finish(rows); }
+
+  /* Sums of so many rows are complete, and will not be overwritten within the next `steps`, or the next one. */
+  inline void finish_next(const float* of, int first_row, int num_rows, int of_block, int steps) {
+    finish(rows);
+    sums = of, row = first_row, rows = num_rows, block = of_block;
+    rows_a_step = steps > 1 ? (num_rows + steps - 1) / steps : num_rows;
+  }
+  inline void fetch(const void* from, size_t bytes, int steps) {
+    next = (const char*)from, end = next + bytes;
+    bytes_a_step = steps ? (bytes / steps + 63) / 64 * 64 : 0;
+  }
+  inline void step() {
+    if (rows) finish(rows < rows_a_step ? rows : rows_a_step);
+    for (const char* until = next + bytes_a_step; next < until && next < end; next += 64) __builtin_prefetch(next, 0, 2);
+  }
+
+ private:
+  const Product& p;
+  const float* sums = nullptr;
+  const char *next = nullptr, *end = nullptr;
+  size_t bytes_a_step = 0;
+  int row = 0, rows = 0, block = 0, rows_a_step = 0;
+
+  inline void finish(int count) {
+    if (!count) return;
+    finish_rows(p, sums, row, count, block, 1);
+    sums += count * 64, row += count, rows -= count;
+  }
+};
+
+/* The order of the loops changes no sum. Columns of a part of the rows stay in the second-level cache while W passes by:
+ * all of them and one block, or where K is long a panel and four blocks. One block's panel stays in the first-level cache
+ * while the rows pass by. */
 static void linear_tiles(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
-  enum { HEIGHT = 2 * TILE_HEIGHT, PART = 8 * HEIGHT, BLOCKS = 4, LONG = 2048, PANEL = 256 };
-  alignas(64) float sums[BLOCKS / 2][PART * 64];
+  enum { HEIGHT = 2 * TILE_HEIGHT, LONG = 2048, WHOLE = 640, PANEL = 256, CACHED = 1 << 20, MOST = 512 };
+  alignas(64) float sums[MOST * 64];
   ShapedTiles t;
   size_t block_size = (size_t)(p.w.k + 1) / 2 * 64;
-  int whole = p.w.k / TILE_DEPTH * TILE_DEPTH, rows = row_end - row_begin;
-  int panel = rows > HEIGHT && whole > LONG ? int(PANEL) : whole;
-  int part = (even_tiles(rows, PART) + HEIGHT - 1) / HEIGHT * HEIGHT;
+  int whole = p.w.k / TILE_DEPTH * TILE_DEPTH, rows = row_end - row_begin, group = whole > LONG ? 4 : 1;
+  int panel = rows <= HEIGHT || whole <= WHOLE ? whole : int(PANEL);
+  int most = group > 1 ? MOST / 2 : CACHED / 2 / p.w.k < MOST ? CACHED / 2 / p.w.k : int(MOST);
+  int part = (even_tiles(rows, most / HEIGHT * HEIGHT) + HEIGHT - 1) / HEIGHT * HEIGHT;
+  int kept = panel < p.w.k ? part : 2 * HEIGHT; /* rows of sums */
+  Beside beside(p);
   for (int row = row_begin, end; row < row_end; row = end) {
     end = row_end - row < part ? row_end : row + part;
     for (int block = block_begin, blocks; block < block_end; block += blocks) {
-      blocks = block_end - block < BLOCKS ? block_end - block : int(BLOCKS);
+      blocks = block_end - block < group ? block_end - block : group;
+      if (group == 1) {
+        int next = block + 1 < block_end ? block + 1 : end < row_end ? block_begin : block_begin + p.next_unit;
+        bool there = next != block && next < (p.n + 31) / 32;
+        int steps = (end - row + HEIGHT - 1) / HEIGHT * (whole / TILE_DEPTH);
+        beside.fetch((const bf16*)p.w.at + next * block_size, there ? block_size * 2 : 0, steps);
+      }
       for (int first = 0, count; first < p.w.k; first += count) {
         count = first == whole ? p.w.k - whole : whole - first < panel ? whole - first : panel;
         for (int at = row; at < end; at += HEIGHT)
           for (int b = 0; b < blocks; ++b) {
             const bf16* x = (const bf16*)p.x + at * p.x_stride + first;
             const bf16* w = (const bf16*)p.w.at + (block + b) * block_size + (size_t)first * 32;
-            float* to = sums[b / 2] + (at - row) * 64 + b % 2 * 32;
-            multiply_height(t, x, p.x_stride, end - at < HEIGHT ? end - at : int(HEIGHT), w, count, to, first > 0);
+            float* to = sums + b / 2 * (MOST / 2 * 64) + (at - row) % kept * 64 + b % 2 * 32;
+            int high = end - at < HEIGHT ? end - at : int(HEIGHT);
+            multiply_height(t, x, p.x_stride, high, w, count, to, first > 0, beside);
+            if (first + count == p.w.k) beside.finish_next(to, at, high, block + b, count / TILE_DEPTH);
           }
       }
-      for (int b = 0; b < blocks; b += 2) finish_rows(p, sums[b / 2], row, end - row, block + b, blocks - b < 2 ? 1 : 2);
     }
   }
 }
@@ -106,6 +260,7 @@ static void linear_tiles(const Product& p, int row_begin, int row_end, int block
 struct NarrowTiles {
   enum { ROWS_AT_ONCE = 2 * TILE_HEIGHT };
   ShapedTiles t;
+  Nothing nothing;
 
   inline void multiply_rows(const bf16* x, size_t stride, int rows, const bf16* w, int columns, float* out, bool resume) {
     int whole = columns / TILE_DEPTH * TILE_DEPTH;
@@ -117,7 +272,7 @@ struct NarrowTiles {
   inline void multiply_some(const bf16* x, size_t stride, int rows, const bf16* w, int columns, float* out, bool resume) {
     for (int i = 0, count; i < rows; i += count) {
       count = rows - i < ROWS_AT_ONCE ? rows - i : int(ROWS_AT_ONCE);
-      multiply_height(t, x + i * stride, stride, count, w, columns, out + i * 64, resume);
+      multiply_height(t, x + i * stride, stride, count, w, columns, out + i * 64, resume, nothing);
     }
   }
 };
@@ -277,11 +432,14 @@ static inline int bytes_from(const sw_weight& w) {
 }
 
 static void linear_tiled(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
+  int rows = row_end - row_begin;
   if (p.w.dtype == SW_BF16)
-    linear_tiles(p, row_begin, row_end, block_begin, block_end);
+    (rows <= FEW_ROWS      ? linear_few
+     : rows <= TILE_HEIGHT ? linear_low
+                           : linear_tiles)(p, row_begin, row_end, block_begin, block_end);
   else if (p.w.dtype == SW_E4M3)
     linear_narrow<NarrowTiles>(p, row_begin, row_end, block_begin, block_end);
-  else if (!sw_is_integers(p.w.dtype) || row_end - row_begin < bytes_from(p.w))
+  else if (!sw_is_integers(p.w.dtype) || rows < bytes_from(p.w))
     linear(p, row_begin, row_end, block_begin, block_end);
   else
     byte_product(p.w)(p, row_begin, row_end, block_begin, block_end);

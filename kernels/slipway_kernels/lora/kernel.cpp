@@ -110,7 +110,7 @@ bool Linear::run_adapted(Worker& worker) const {
   int unit = worker.claim(1);
   int base = added[0].shrink(worker, p.by_adapter, plain.at(worker), plain.stride(p), weight.k, unit,
                              shrinks_to(worker));
-  multiply(worker, sums, stride, SW_FP32, 0, base, unit);
+  run_product(worker, product(worker, sums, stride, SW_FP32, 0), p.num_rows, base, unit);
   make_whole(worker);
   Additions::Finish gate = [&](int row, int first, int last) {
     int begin = first / 2, end = std::min(last / 2, to.width);
