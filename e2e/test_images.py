@@ -216,6 +216,18 @@ def test_every_word_of_the_references_podman_line_is_accepted(runtime, cache, po
 
 
 @pytest.mark.product
+@pytest.mark.parametrize(
+    "command", [["vllm", "serve"], ["python3", "-m", "vllm.entrypoints.openai.api_server", "--model"]]
+)
+def test_commands_of_vllms_documents_run_in_it(runtime, tmp_path, command):
+    program, *rest = command
+    status, told = ended(
+        runtime, *rest, "org/name", "--dry-run", folder=tmp_path, options=("--entrypoint", program)
+    )
+    assert status == 0, told
+    assert '"model": "org/name"' in told
+
+
 def test_the_references_podman_line_serves_the_demo_model(runtime, model, cache, port, tmp_path):
     """On CPU and so with one worker. The demo model was made for 8192 tokens: the variable allows more."""
     options = [word.replace("8000:8000", f"127.0.0.1:{port}:8000") for word in REFERENCE_OPTIONS]

@@ -47,6 +47,8 @@ class _Live:
     request: AddRequest
     left: deque[int]
     given: int = 0
+    scheduled: float = 0.0
+    first_token: float = 0.0
 
 
 def _vectors(tokens: list[int]) -> list[list[float]]:
@@ -196,6 +198,9 @@ class ScriptedEngine:
             rows = self.vectors(request.prompt_token_ids)
             pooled = Pooled(array("f", [number for row in rows for number in row]).tobytes(), len(rows[0]))
             return Delta(request.request_id, [], "stop", pooled=pooled)
+        now = time.monotonic()
+        if live.given == 0:
+            live.scheduled, live.first_token = request.arrival_time, now
         tokens = [live.left.popleft()]
         while live.left and len(tokens) < self.together and tokens[-1] not in params.stop_token_ids:
             tokens.append(live.left.popleft())
@@ -215,6 +220,5 @@ class ScriptedEngine:
             delta.finish_reason = "length"
         if delta.finish_reason is not None:
             self._live.pop(request.request_id, None)
-            now = time.monotonic()
-            delta.timing = RequestTiming(request.arrival_time, now, now, now, 0)
+            delta.timing = RequestTiming(request.arrival_time, live.scheduled, live.first_token, now, 0)
         return delta

@@ -24,6 +24,8 @@ from slipway.api.route import ApiRoute
 
 BODY: dict[str, Any] = {"prompt": "a", "max_tokens": 1}
 OPEN = ("/live", "/health", "/ready", "/ping", "/version", "/metrics")
+PAGES = ("/console", "/docs", "/redoc", "/openapi.json")
+"""What a browser opens, and the files below it."""
 
 
 def routes_of(served: Served) -> list[tuple[str, str, ApiRoute]]:
@@ -61,7 +63,7 @@ def test_a_key_guards_every_path_but_those_of_probes(
     right = {"Authorization": "Bearer s3cret-ключ".encode()}
     routes = routes_of(served)
     open_ = {path for path, _, route in routes if route.public}
-    assert {path for path in open_ if path != "/" and not path.startswith("/console")} == set(OPEN)
+    assert {path for path in open_ if path != "/" and not path.startswith(PAGES)} == set(OPEN)
     assert len(routes) == sum(len(route.methods or ()) for route in served.http.config.app.routes)
     for path in OPEN:
         assert served.get(path).status_code == 200
@@ -219,7 +221,14 @@ def test_a_root_path_may_be_stripped_by_the_proxy_or_not(start: Callable[..., Se
     served = start("--root-path", "/llm/")
     assert served.get("/llm/v1/models").status_code == 200
     assert served.get("/v1/models").status_code == 200
-    assert "/llm/openapi.json" in served.get("/llm/docs").text
+    for page in ("docs", "redoc"):
+        shown = served.get(f"/llm/{page}").text
+        assert "/llm/openapi.json" in shown
+        loaded = re.findall(r'(?:src|href)="([^"]*)"', shown)
+        assert len(loaded) > 1
+        for path in loaded:
+            assert path.startswith("/llm/")
+            assert served.get(path).status_code == 200, path
     assert served.get("/llm/openapi.json").json()["servers"] == [{"url": "/llm"}]
 
 
@@ -295,6 +304,17 @@ def test_the_documents_can_be_removed(start: Callable[..., Served]) -> None:
     served = start("--disable-fastapi-docs")
     for path in ("/docs", "/redoc", "/openapi.json"):
         assert served.get(path).status_code == 404
+
+
+def test_the_openapi_document_says_which_routes_ask_for_a_key(
+    start: Callable[..., Served], served: Served
+) -> None:
+    document = start("--api-key", "s3cret").get("/openapi.json").json()
+    (scheme,) = document["components"]["securitySchemes"].items()
+    assert scheme[1] == {"type": "http", "scheme": "bearer"}
+    assert document["paths"]["/v1/models"]["get"]["security"] == [{scheme[0]: []}]
+    assert "security" not in document["paths"]["/health"]["get"]
+    assert "securitySchemes" not in served.get("/openapi.json").json()["components"]
 
 
 def test_the_openapi_document_describes_the_bodies(served: Served) -> None:

@@ -6,11 +6,12 @@ import errno
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slipway.api.listen import listen
+from slipway.api.listen import listen, listening_at
 from slipway.exits import ADDRESS_UNUSABLE, PORT_IN_USE, Exit
 from slipway.sockets import EVERYWHERE, everywhere
 
@@ -80,3 +81,33 @@ def test_a_port_that_one_family_has_given_away_is_taken(closing: ExitStack, fami
     taken.close()
     for opened in everywhere(port, 1):  # nothing of the first attempt is left open
         opened.close()
+
+
+def test_a_socket_of_the_file_system_goes_with_its_server(tmp_path: Path) -> None:
+    path = tmp_path / "slipway.sock"
+    with listening_at(path) as (opened,), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        with pytest.raises(Exit, match="in use") as caught, listening_at(path):
+            pass
+        assert caught.value.exit_code is PORT_IN_USE
+        assert caught.value.argument == "uds"
+    opened.close()
+    assert not path.exists()
+
+
+def test_a_socket_that_a_killed_server_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "slipway.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with listening_at(path) as (opened,), opened:
+        assert path.is_socket()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("file", "in use"), ("none/socket", "No such"), ("a" * 200, "long")]
+)
+def test_no_file_is_replaced_and_a_place_that_is_none_is_named(tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(Exit, match=words), listening_at(tmp_path / name):
+        pass
+    assert (tmp_path / "file").read_text() == "mine"

@@ -169,3 +169,14 @@ def test_parameters_are_logged_once_a_request_and_cut(
         assert f"allowed_token_ids=({shown}, ...)" in first
         assert "temperature" not in second
         assert len(first) < 1200
+
+
+def test_outputs_are_logged_where_that_is_asked_for(start: Callable[..., Served], lines: Lines) -> None:
+    served = start("--enable-log-requests", "--enable-log-outputs", "--max-log-len", "5")
+    lines(1)  # that it has started
+    body = {**PLAIN, "n": 2, "max_tokens": 8, "temperature": 1}
+    texts = [choice["text"] for choice in served.post("/v1/completions", body).json()["choices"]]
+    settled(served)
+    _, first, second, _ = lines(4)
+    assert first.endswith(f": output 0 {texts[0][:5]!r}")
+    assert second.endswith(f": output 1 {texts[1][:5]!r}")

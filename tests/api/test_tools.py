@@ -397,6 +397,24 @@ def test_marks_of_calls_stay_in_no_text_where_nobody_reads_calls(
     assert both(served, tools=TOOLS)["tool_calls"] == [["now", '{"x": 1}']]
 
 
+def test_a_plugin_brings_a_way_to_reason(
+    start: Callable[..., Served], tmp_path: Path, scripted_model: Path
+) -> None:
+    plugin = tmp_path / "reasons.py"
+    plugin.write_text(
+        "from slipway.text.parse.reasoning import ReasoningFormat\n"
+        "FORMATS = {'mine': ReasoningFormat(begins=('(',), ends=(')',))}"
+    )
+    arguments = ("--reasoning-parser", "mine", "--reasoning-parser-plugin", str(plugin))
+    served = start(*arguments)
+    says(served, "(Hm.)", "Hi")
+    found = both(served)
+    assert (found["reasoning_content"], found["content"]) == ("Hm.", "Hi")
+    plugin.write_text("FORMATS = {}")
+    with pytest.raises(Exit, match="there is no reasoning parser 'mine'"):
+        formats(api_settings(resolve([str(scripted_model), *arguments], {}), read({})), load(scripted_model))
+
+
 @pytest.mark.parametrize("both_parsers", [True, False])
 def test_channels_are_read_with_one_of_their_parsers_or_both(
     start: Callable[..., Served], both_parsers: bool

@@ -18,6 +18,7 @@ NOT_IN_SPEC = {
     "model",
     "host",
     "port",
+    "uds",
     "api_key",
     "hf_token",
     "ssl_ca_certs",

@@ -68,8 +68,8 @@ def test_objects_come_key_by_key_and_in_files(tmp_path: Path) -> None:
     (warning,) = resolved("--kernel-config.moe_backend", "triton", "--kernel-config.x=1").warnings
     assert warning.startswith("--kernel-config has no effect")
     file = tmp_path / "c.yaml"
-    file.write_text("kernel-config: {a: 1}\nenable-dbo: true\nuds: /x\n")
-    with pytest.raises(ArgumentError, match="--uds, which vLLM has, is refused"):
+    file.write_text("kernel-config: {a: 1}\nenable-dbo: true\nssl-ciphers: x\n")
+    with pytest.raises(ArgumentError, match="--ssl-ciphers, which vLLM has, is refused"):
         resolved("--config", str(file))
     file.write_text("kernel-config: {a: 1}\nenable-dbo: true\n")
     assert len(resolved("--config", str(file)).warnings) == 2
@@ -79,9 +79,9 @@ def test_objects_come_key_by_key_and_in_files(tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (("--enable-dbo=true",), "it takes no value"),
-        (("--uds",), "--uds needs a value"),
-        (("--uds", "--seed", "1"), "--uds needs a value"),
-        (("--no-uds",), "--no-uds is not an argument"),
+        (("--ssl-ciphers",), "--ssl-ciphers needs a value"),
+        (("--ssl-ciphers", "--seed", "1"), "--ssl-ciphers needs a value"),
+        (("--no-ssl-ciphers",), "--no-ssl-ciphers is not an argument"),
         (("--enable-dboo",), "--enable-dboo is not an argument"),
     ],
 )

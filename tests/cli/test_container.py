@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from e2e.ground.patience import scaled
@@ -12,6 +14,8 @@ from e2e.ground.patience import scaled
 from slipway.cli.container import EVERYWHERE, words
 from slipway.cli.main import main
 from slipway.envs import BY_NAME
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("given", [["--model", "org/name"], ["serve", "org/name"]])
@@ -117,3 +121,20 @@ def test_sigterm_inside_the_import_of_an_extension_is_not_lost():
     command = [sys.executable, "-c", SIGTERM_IN_MSGSPEC]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=scaled(60))
     assert (ended.returncode, ended.stdout) == (0, "sent\n"), ended.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["sh", "image/bin/vllm", "serve"], [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]],
+)
+def test_commands_of_vllms_documents_start_the_server(command):
+    paths = os.pathsep.join(["image/python", *sys.path])
+    environ = {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    words = [*command, "--model", "org/name", "--dry-run"]
+    printed = subprocess.run(words, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
+    resolved = json.loads(printed.stdout)
+    assert (resolved["model"], resolved["host"]) == ("org/name", "::")

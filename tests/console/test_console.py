@@ -301,3 +301,14 @@ def test_a_narrow_window_needs_no_scrolling_to_the_side(page: Page, tmp_path: Pa
 def brightness(colour: str) -> float:
     """Of `rgb(r, g, b)`."""
     return sum(float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3])
+
+
+@pytest.mark.parametrize(("path", "shown"), [("docs", ".opblock"), ("redoc", "[data-section-id]")])
+def test_the_pages_of_the_schema_come_from_the_server_alone(
+    chromium: Browser, server: LiveServer, path: str, shown: str
+) -> None:
+    page = chromium.page()
+    page.open(f"{server.url}{PREFIX}/{path}")
+    page.until(f"document.querySelector('{shown}')")
+    own = (f"{server.url}{PREFIX}/", "data:", "blob:")
+    assert [url for url in page.requested() if not url.startswith(own)] == []

@@ -43,6 +43,7 @@ class Admission:
         engine: Client,
         *,
         max_concurrency: int | None = None,
+        max_queued: int | None = None,
         group: Group | None = None,
         idle_check: IdleCheck | None = None,
     ) -> None:
@@ -57,6 +58,7 @@ class Admission:
         self.idle_check = idle_check or IdleCheck(engine, interval=0)
         self._engine = engine
         self._max_concurrency = max_concurrency
+        self._max_queued = max_queued
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -121,17 +123,12 @@ class Admission:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Holds a place for one request. Raises ApiError 429 over the limit, 503 before serving."""
+        """Holds a place for one request. Raises ApiError 429 or 503 over a limit, 503 before serving."""
         self.check()
         self.group.count(+1)  # before the look at the others: of two that come at once, none is missed
-        num_open = self.group.num_open
-        if self._max_concurrency is not None and num_open > self._max_concurrency:
+        if (full := self._full(self.group.num_open)) is not None:
             self.group.count(-1)
-            message = (
-                f"{num_open - 1} requests are open, as many as --max-concurrency allows; "
-                "try again in a moment."
-            )
-            raise ApiError(message, status=429, code="rate_limit_exceeded", headers={"Retry-After": "1"})
+            raise full
         self.num_open += 1
         self._idle.clear()
         try:
@@ -141,6 +138,16 @@ class Admission:
             self.group.count(-1)
             if self.num_open == 0:
                 self._idle.set()
+
+    def _full(self, num_open: int) -> ApiError | None:
+        """What is answered to the last of so many open requests, where it is one too many."""
+        said = f"{num_open - 1} requests are open, as many as --{{}} allows; try again in a moment."
+        if self._max_concurrency is not None and num_open > self._max_concurrency:
+            message = said.format("max-concurrency")
+            return ApiError(message, status=429, code="rate_limit_exceeded", headers={"Retry-After": "1"})
+        if self._max_queued is not None and num_open > self._max_queued:
+            return _unavailable(said.format("max-num-queued-reqs"), "overloaded", 1)
+        return None
 
     async def wait_idle(self) -> None:
         """Until no generating request is open."""

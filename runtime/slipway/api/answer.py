@@ -12,7 +12,7 @@ from slipway.api.frontend import Frontend
 from slipway.api.gather import Whole, gather
 from slipway.api.generate import Run
 from slipway.api.logprobs import LogprobFormat, likeliest
-from slipway.api.protocol.answers import PromptLogprobs, PromptTokensDetails, Usage
+from slipway.api.protocol.answers import PromptLogprobs, PromptTokensDetails, RequestMetrics, Usage
 from slipway.api.protocol.common import Generation
 
 QUICK_LOGPROBS = 1000
@@ -49,6 +49,7 @@ class GeneratedAnswer:
         self._num_prompt_logprobs = body.prompt_logprobs
         self._prompt_logprobs: dict[int, PromptLogprobs | UnsetType] = {}
         self._details = settings.enable_prompt_tokens_details
+        self._tells_times = settings.enable_per_request_metrics
         asked = options is not None and bool(options.include_usage)
         self._ends_with_usage = asked or settings.enable_force_include_usage
         self._counts_always = self._ends_with_usage and bool(options and options.continuous_usage_stats)
@@ -86,4 +87,21 @@ class GeneratedAnswer:
             prompt_tokens_details=(
                 PromptTokensDetails(cached_tokens=run.num_cached_tokens) if self._details else UNSET
             ),
+        )
+
+    def _metrics(self) -> RequestMetrics | UnsetType:
+        """Of a run with one output, which has ended, where the server tells them."""
+        run = self._run
+        if not self._tells_times or len(run.outputs) != 1:
+            return UNSET
+        timing = run.outputs[0].timing
+        if timing is None:
+            return RequestMetrics()
+        generated, computed = timing.last_token - timing.first_token, timing.last_token - timing.scheduled
+        return RequestMetrics(
+            time_to_first_token_ms=(timing.first_token - timing.scheduled) * 1000,
+            generation_time_ms=generated * 1000,
+            queue_time_ms=(timing.scheduled - timing.arrival) * 1000,
+            mean_itl_ms=generated / (run.num_tokens - 1) * 1000 if run.num_tokens > 1 else None,
+            tokens_per_second=run.num_tokens / computed if computed > 0 else None,
         )

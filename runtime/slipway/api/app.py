@@ -67,7 +67,8 @@ def build_app(front: Frontend, arguments: Arguments) -> Starlette:
         *(state.profile_routes if settings.profiles else []),
     ]
     if not settings.disable_fastapi_docs:
-        routes += [*document_routes(tuple(routes), settings.root_path), *console_routes()]
+        described = document_routes(tuple(routes), settings.root_path, bool(settings.api_keys))
+        routes += [*described, *console_routes()]
     app = Starlette(routes=routes, exception_handlers={HTTPException: errors.answer})
     app.router.redirect_slashes = False
     app.router.default = partial(_without_slash, routes, app.router.default)

@@ -111,7 +111,7 @@ class BeamRun(Run):
                 Output(index * order.n + child, "", prompt, order, Stream(first)) for child in range(order.n)
             ]
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def _found(self) -> AsyncIterator[Piece]:
         """Each output in one piece."""
         order, beams = self.order, self.order.beams
         assert beams is not None

@@ -202,6 +202,9 @@ class Settings:
     template_defaults: dict[str, Any]
     """Variables of the chat template where a request does not say them."""
     enable_force_include_usage: bool
+    enable_per_request_metrics: bool
+    stream_interval: int
+    """Tokens that an event of a stream holds, at least."""
     sse_keep_alive_interval: int
     """Seconds; 0: streams that are silent stay so."""
     disable_access_log_for_endpoints: list[str]
@@ -229,6 +232,7 @@ class Settings:
     """The argument is not given, so the model says which it is."""
     tool_parser_plugin: str | None
     reasoning_parser: str | None
+    reasoning_parser_plugin: str | None
     chooses_reasoning_parser: bool
     enable_prompt_tokens_details: bool
     enable_tokenizer_info_endpoint: bool
@@ -236,10 +240,12 @@ class Settings:
     api_keys: tuple[str, ...]
     """Of which callers present one; none: everyone may call."""
     max_concurrency: int | None
+    max_num_queued_reqs: int | None
     api_server_count: int
     strict_requests: bool
     """Fields that a route does not have are refused."""
     enable_log_requests: bool
+    enable_log_outputs: bool
     disable_log_requests: bool
     disable_log_stats: bool
     batch_size_interval: float

@@ -1,14 +1,16 @@
 """The API's document: its OpenAPI schema, and two pages that show it.
 
 FastAPI writes them, in a thread, and does nothing else: importing it takes as long as all other modules
-of the API.
+of the API. The pages' scripts come with fastapi-offline: no other server is asked for them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
 from types import UnionType
 from typing import Any
 
@@ -20,36 +22,84 @@ from starlette.responses import Response
 from slipway import __version__
 from slipway.api.responses import json_response
 from slipway.api.route import ApiRoute
+from slipway.api.static import static_route
 
 Shape = type[Struct] | UnionType
 
 TITLE = "Slipway"
 _REFERENCE = "#/components/schemas/{model}"
+_KEY = "key"
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self' 'unsafe-inline'",  # the pages start their viewers by a line of their own
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "worker-src blob:",  # the search of /redoc
+        *(f"{kind} 'none'" for kind in ("base-uri", "form-action", "frame-ancestors")),
+    )
+)
+"""The server's own files, and requests to itself."""
 
 
-def document_routes(described: Sequence[ApiRoute], root_path: str) -> list[ApiRoute]:
-    """`/openapi.json`, `/docs` and `/redoc` of the `described` routes."""
-    schema = cache(partial(openapi_schema, described, root_path))
+def document_routes(described: Sequence[ApiRoute], root_path: str, asks_for_key: bool) -> list[ApiRoute]:
+    """`/openapi.json`, `/docs` and `/redoc` of the `described` routes, and what the pages load.
+
+    All are public: they hold no secret, and a browser sends no key when it opens a page.
+    """
+    schema = cache(partial(openapi_schema, described, root_path, asks_for_key))
+    address, icon = f"{root_path}/openapi.json", f"{root_path}/console/icon.svg"
 
     async def openapi(request: Request) -> Response:
         return json_response(await asyncio.to_thread(schema))
 
-    async def docs(request: Request) -> Response:
-        return await asyncio.to_thread(page, "get_swagger_ui_html")
+    def swagger(script: str, style: str) -> Response:
+        from fastapi.openapi.docs import get_swagger_ui_html
 
-    async def redoc(request: Request) -> Response:
-        return await asyncio.to_thread(page, "get_redoc_html")
+        return get_swagger_ui_html(
+            openapi_url=address,
+            title=TITLE,
+            swagger_js_url=script,
+            swagger_css_url=style,
+            swagger_favicon_url=icon,
+        )
 
-    def page(name: str) -> Response:
-        from fastapi.openapi import docs
+    def redoc(script: str) -> Response:
+        from fastapi.openapi.docs import get_redoc_html
 
-        shown: Response = getattr(docs, name)(openapi_url=f"{root_path}/openapi.json", title=TITLE)
+        return get_redoc_html(
+            openapi_url=address,
+            title=TITLE,
+            redoc_js_url=script,
+            redoc_favicon_url=icon,
+            with_google_fonts=False,
+        )
+
+    return [
+        ApiRoute("/openapi.json", openapi, public=True),
+        *_page(root_path, "/docs", swagger, "swagger-ui-bundle.js", "swagger-ui.css"),
+        *_page(root_path, "/redoc", redoc, "redoc.standalone.js"),
+    ]
+
+
+def _page(root_path: str, at: str, html: Callable[..., Response], *loaded: str) -> list[ApiRoute]:
+    """A page, and the files that it loads, below it. `html` writes it, given their addresses."""
+    found = find_spec("fastapi_offline")
+    assert found is not None
+    assert found.origin is not None
+    folder = Path(found.origin).parent / "static"
+
+    async def page(request: Request) -> Response:
+        shown = await asyncio.to_thread(html, *(f"{root_path}{at}/{name}" for name in loaded))
+        shown.headers["Content-Security-Policy"] = _POLICY
         return shown
 
-    return [ApiRoute("/openapi.json", openapi), ApiRoute("/docs", docs), ApiRoute("/redoc", redoc)]
+    files = [static_route(f"{at}/{name}", folder / name, {}) for name in loaded]
+    return [ApiRoute(at, page, public=True), *files]
 
 
-def openapi_schema(routes: Sequence[ApiRoute], root_path: str) -> dict[str, Any]:
+def openapi_schema(routes: Sequence[ApiRoute], root_path: str, asks_for_key: bool) -> dict[str, Any]:
     """What `routes` take and answer, for clients that reach them under `root_path`."""
     from fastapi import FastAPI
 
@@ -64,6 +114,8 @@ def openapi_schema(routes: Sequence[ApiRoute], root_path: str) -> dict[str, Any]
             schema = route.body.model_json_schema(ref_template=_REFERENCE)
             schemas |= schema.pop("$defs", {})
             extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        if asks_for_key and not route.public:
+            extra["security"] = [{_KEY: []}]
         if route.param_convertors:
             extra["parameters"] = [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
@@ -77,7 +129,10 @@ def openapi_schema(routes: Sequence[ApiRoute], root_path: str) -> dict[str, Any]
             responses={200: _content(route, found), "default": _failure(route, found)},
         )
     document = app.openapi()
-    document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+    components = document.setdefault("components", {})
+    components.setdefault("schemas", {}).update(schemas)
+    if asks_for_key:
+        components["securitySchemes"] = {_KEY: {"type": "http", "scheme": "bearer"}}
     if root_path:
         document["servers"] = [{"url": root_path}]
     return document

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from slipway.text.channels import Channels
 from slipway.text.parse.calls import CallFormat
 from slipway.text.parse.families import Choice, calls_parser, reasoning_parser, shows_tools
 from slipway.text.parse.formats import call_format
-from slipway.text.parse.reasoning import FORMATS, ReasoningFormat
+from slipway.text.parse.reasoning import FORMATS, ReasoningFormat, reasoning_format
 from slipway.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("slipway.api")
@@ -62,7 +64,7 @@ def formats(
     chosen = _calls_parser(settings, tokenizer, template, model_type)
     calls = _call_format(chosen.parser, settings)
     reasoning_name = _reasoning_parser(settings, tokenizer, template, model_type, calls)
-    reasoning = None if reasoning_name is None else FORMATS[reasoning_name]
+    reasoning = _reasoning_format(reasoning_name, settings)
     if calls is not None and reasoning is not None and calls.channels != reasoning.channels:
         message = (
             f"--tool-call-parser {chosen.parser} and --reasoning-parser {reasoning_name} are of different "
@@ -104,12 +106,25 @@ def _calls_parser(
 def _call_format(name: str | None, settings: Settings) -> CallFormat | None:
     if name is None:
         return None
-    plugin = settings.tool_parser_plugin
+    with _plugin_of("tool_call_parser", name, settings.tool_parser_plugin) as plugin:
+        return call_format(name, plugin)
+
+
+def _reasoning_format(name: str | None, settings: Settings) -> ReasoningFormat | None:
+    if not name:
+        return None
+    with _plugin_of("reasoning_parser", name, settings.reasoning_parser_plugin) as plugin:
+        return reasoning_format(name, plugin)
+
+
+@contextmanager
+def _plugin_of(argument: str, name: str, path: str | None) -> Iterator[Path | None]:
+    """Raises Exit for whatever a parser's plugin raises, and for a parser that is not there."""
     try:
-        return call_format(name, Path(plugin).expanduser() if plugin else None)
-    except Exception as error:  # a plugin's own, too
-        message = f"--tool-call-parser {name}: {error}."
-        raise Exit(BAD_ARGUMENTS, message, argument="tool_call_parser") from error
+        yield Path(path).expanduser() if path else None
+    except Exception as error:
+        message = f"--{argument.replace('_', '-')} {name}: {error}."
+        raise Exit(BAD_ARGUMENTS, message, argument=argument) from error
 
 
 def _reasoning_parser(

@@ -58,6 +58,7 @@ class Frontend:
         self.admission = Admission(
             engine,
             max_concurrency=settings.max_concurrency,
+            max_queued=settings.max_num_queued_reqs,
             group=group,
             idle_check=IdleCheck(engine, settings.idle_check_interval),
         )
@@ -69,7 +70,9 @@ class Frontend:
         self.responses = ResponseStore() if settings.response_store else None
         """Those of /v1/responses; None where none are stored."""
         self.log = RequestLog(
-            settings.enable_log_requests and not settings.disable_log_requests, settings.max_log_len
+            settings.enable_log_requests and not settings.disable_log_requests,
+            settings.max_log_len,
+            outputs=settings.enable_log_outputs,
         )
         self.unknown_fields = UnknownFields(strict=settings.strict_requests)
         self.metrics: ServerMetrics | None = None
@@ -204,6 +207,8 @@ class Frontend:
         adapter = served.ref if served else None
         model = adapter.name if adapter else self.settings.name
         run = kind(order, self.engine, self.metrics, arrival, model, adapter)
+        run.stream_interval = self.settings.stream_interval
+        self.log.follow(run)
         if self._tracer is not None:
             run.ends.append(self._tracer.recorder(headers))
         run.start()

@@ -15,7 +15,7 @@ from slipway.api.errors import ApiError
 from slipway.api.protocol.beam import Beams
 from slipway.api.sampling import child_seed
 from slipway.api.structured import Grammar
-from slipway.api.transcript import Piece, Transcript, TranscriptRules
+from slipway.api.transcript import Piece, Transcript, TranscriptRules, joined
 from slipway.dist.frames import FrameTooLarge
 from slipway.engine.client import Client
 from slipway.engine.messages import (
@@ -129,6 +129,10 @@ class Run:
         self._metrics = metrics
         self.ends: list[Callable[[Run], None]] = []
         """Each is called once, after the last output has ended."""
+        self.stream_interval = 1
+        """Tokens of an output in each piece between the first one and the last, at least."""
+        self.texts: list[list[str]] | None = None
+        """Of each output what has been given out of it, where that is to be kept."""
 
     @property
     def num_tokens(self) -> int:
@@ -176,9 +180,15 @@ class Run:
                     self._metrics.of[stream.engine].record_request(order.n)
                 self.outputs.append(Output(number, engine_id, prompt, order, stream))
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    def pieces(self) -> AsyncIterator[Piece]:
         """News of all outputs as they come, until all have ended. Raises ApiError where the engine
         fails."""
+        found = self._found()
+        if self.texts is not None:
+            found = _kept(found, self.texts)
+        return found if self.stream_interval == 1 else _in_steps(found, self.stream_interval)
+
+    async def _found(self) -> AsyncIterator[Piece]:
         try:
             if len(self.outputs) == 1:
                 output = self.outputs[0]
@@ -269,6 +279,32 @@ def engine_gone(dead: EngineDead, logged: bool = False) -> ApiError:
     """The answer to a request that the engine took with it; `logged` where its own line says so."""
     message = f"The engine has gone: {dead.failure.message}"
     return ApiError(message, status=503, code="engine_dead", headers={"Retry-After": "5"}, logged=logged)
+
+
+async def _kept(pieces: AsyncIterator[Piece], texts: list[list[str]]) -> AsyncIterator[Piece]:
+    """The same, whose texts are added to those of their outputs."""
+    async for piece in pieces:
+        texts[piece.number].append(piece.text)
+        yield piece
+
+
+async def _in_steps(pieces: AsyncIterator[Piece], tokens: int) -> AsyncIterator[Piece]:
+    """The same joined until each has so many tokens, but the first and the last of an output."""
+    held: dict[int, Piece] = {}
+    begun: set[int] = set()
+    try:
+        async for piece in pieces:
+            if (earlier := held.pop(piece.number, None)) is not None:
+                piece = joined(earlier, piece)
+            if piece.finish_reason is None and piece.number in begun and len(piece.token_ids) < tokens:
+                held[piece.number] = piece
+            else:
+                begun.add(piece.number)
+                yield piece
+    except ApiError:
+        for piece in held.values():
+            yield piece
+        raise
 
 
 async def _merged(groups: list[list[Output]]) -> AsyncIterator[tuple[Output, Delta]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from shlex import quote
 
 from slipway.api.configure import Arguments, Settings
 from slipway.api.texts import Texts
@@ -24,19 +25,24 @@ def seconds_running(process: int | str = "self") -> float:
 def greeting(arguments: Arguments, settings: Settings, texts: Texts, ready: Ready) -> str:
     """At most six lines, with requests that this model can answer."""
     scheme = "https" if arguments["ssl_certfile"] else "http"
-    server = f"{scheme}://{_reachable(arguments['host'])}:{arguments['port']}{settings.root_path}"
+    uds = arguments["uds"]
+    host = "localhost" if uds else f"{_reachable(arguments['host'])}:{arguments['port']}"
+    server = f"{scheme}://{host}{settings.root_path}"
     url = f"{server}/v1"
+    at = f"--unix-socket {quote(uds)} " if uds else ""
     key = " -H 'Authorization: Bearer KEY'" if settings.api_keys else ""
     command, path, body = _first_request(texts, ready.pools)
+    if uds:  # neither browsers nor our own commands open one
+        command = None
     started = os.getppid() if arguments["api_server_count"] > 1 else "self"
     lines = [
-        f"\nReady after {seconds_running(started):.1f} s: {settings.name} at {url} "
+        f"\nReady after {seconds_running(started):.1f} s: {settings.name} at {uds or url} "
         f"({ready.dtype}, {ready.max_model_len} tokens of context).",
         f"Open {server}/console in a browser, or type in another terminal:"
         if command == "chat" and not settings.disable_fastapi_docs
         else "Type in another terminal:",
         *([f"  {os.environ.get('SLIPWAY_COMMAND', 'slipway')} {command} --url {url}"] if command else []),
-        f"  curl {server}/{path} -H 'Content-Type: application/json'{key} \\",
+        f"  curl {at}{server}/{path} -H 'Content-Type: application/json'{key} \\",
         f"    -d '{body}'",
         "Ctrl-C ends the server.",
     ]

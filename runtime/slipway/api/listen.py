@@ -5,6 +5,10 @@ from __future__ import annotations
 import errno
 import resource
 import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from slipway.exits import ADDRESS_UNUSABLE, PORT_IN_USE, Exit
 from slipway.sockets import EVERYWHERE, bound, everywhere
@@ -46,6 +50,39 @@ def listen(host: str, port: int, argument: str = "host") -> list[socket.socket]:
             opened.close()
         raise _refusal(error, host, port, argument) from None
     return sockets
+
+
+@contextmanager
+def listening_at(path: Path) -> Iterator[list[socket.socket]]:
+    """A socket of the file system, in place of one that nobody listens on; it goes with the block.
+
+    Raises Exit with the reason where there is none.
+    """
+    try:
+        if _is_left(path):
+            path.unlink()
+        opened = bound(socket.AF_UNIX, str(path), BACKLOG)
+    except OSError as error:
+        message = f"Cannot listen on {path}: {error.strerror or error}."
+        taken = error.errno == errno.EADDRINUSE
+        raise Exit(PORT_IN_USE if taken else ADDRESS_UNUSABLE, message, argument="uds") from None
+    try:
+        yield [opened]
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _is_left(path: Path) -> bool:
+    """Whether it is the socket of a server that has gone."""
+    try:
+        if not stat.S_ISSOCK(path.stat().st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1)
+        return client.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
 def _refusal(error: OSError, host: str, port: int, argument: str) -> Exit:

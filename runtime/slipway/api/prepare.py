@@ -7,6 +7,7 @@ from collections.abc import Callable
 from slipway.api.chat_prompt import render_chat
 from slipway.api.configure import Settings
 from slipway.api.errors import ApiError
+from slipway.api.explained_parser import explained
 from slipway.api.generate import Order, Prompt
 from slipway.api.model import ServedModel
 from slipway.api.parsing import Reading, channels_of, check_budget, check_tools, held_tools, reading
@@ -202,7 +203,7 @@ def _order(
         body.priority or 0,
         body.cache_salt or "",
         grammar,
-        parser=None if found is None else found.parser,
+        parser=None if found is None else explained(found.parser, request_id),
         reasoning=None if found is None else found.reasoning,
         beams=beams,
     )

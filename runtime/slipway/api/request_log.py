@@ -22,9 +22,10 @@ logger = logging.getLogger("slipway.api.requests")
 class RequestLog:
     """Lines of one API process."""
 
-    def __init__(self, prompts: bool, limit: int | None) -> None:
-        """`prompts` are logged, of each the first `limit` characters."""
+    def __init__(self, prompts: bool, limit: int | None, *, outputs: bool = False) -> None:
+        """`prompts` and `outputs` are logged, of each the first `limit` characters."""
         self._prompts = prompts
+        self._outputs = outputs
         self._limit = limit
 
     @property
@@ -48,8 +49,18 @@ class RequestLog:
             )
             logger.debug("request %s: tokens %s", order.request_id, shown)
 
+    def follow(self, run: Run) -> None:
+        """Have it keep its texts, where outputs are logged."""
+        if self._outputs and run.order.pooling is None and logger.isEnabledFor(logging.INFO):
+            run.texts = [[] for _ in range(len(run.order.prompts) * run.order.n)]
+
     def ended(self, run: Run) -> None:
-        """The request's line. Of one that did not fit the refusal has said it."""
+        """The request's line, behind its outputs where these are logged. Of one that did not fit the refusal
+        has said it."""
+        for number, parts in enumerate(run.texts or ()):
+            logger.info(
+                "request %s: output %d %r", run.order.request_id, number, "".join(parts)[: self._limit]
+            )
         unfit = not run.error and any(output.finish_reason == "error" for output in run.outputs)
         if not unfit and logger.isEnabledFor(logging.INFO):
             logger.info("request %s: %s", run.order.request_id, ", ".join(_told(run)))

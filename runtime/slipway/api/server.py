@@ -8,11 +8,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING
 
 from slipway import envs
 from slipway.api.configure import Arguments, api_settings, balanced_outside, engine_config, local_ranks
-from slipway.api.listen import listen
+from slipway.api.listen import listen, listening_at
 from slipway.args import Resolved
 from slipway.begin import begin
 from slipway.dist.trust import read_key
@@ -75,14 +77,23 @@ def _serve(resolved: Resolved) -> int:
         with engines_started(resolved, environment) as engines:
             key = read_key(resolved["cluster_key_file"])
             return headless.run(resolved["data_parallel_size"], key, engines, head(resolved))
-    sockets = listen(resolved["host"], resolved["port"])
-    with engines_started(resolved, environment) as engines:
+    with _sockets(resolved) as sockets, engines_started(resolved, environment) as engines:
         if resolved["api_server_count"] > 1:
             from slipway.api.supervisor import run
         else:
             from slipway.api.lifecycle import run  # while the engine starts: it takes 0.3 s
 
         return run(resolved, api_settings(resolved, environment), engines, sockets)
+
+
+@contextmanager
+def _sockets(arguments: Arguments) -> Iterator[list[socket]]:
+    """Those that listen, until they are given to whom serves on them. Raises Exit."""
+    if arguments["uds"] is None:
+        yield listen(arguments["host"], arguments["port"])
+    else:
+        with listening_at(Path(arguments["uds"])) as sockets:
+            yield sockets
 
 
 @contextmanager

@@ -47,6 +47,22 @@ class Piece:
     A token of a stop string may begin behind the end."""
 
 
+def joined(earlier: Piece, later: Piece) -> Piece:
+    """Both of one output, in this order."""
+    logprobs = None
+    if earlier.logprobs is not None or later.logprobs is not None:
+        logprobs = [*(earlier.logprobs or ()), *(later.logprobs or ())]
+    return Piece(
+        later.number,
+        earlier.text + later.text,
+        [*earlier.token_ids, *later.token_ids],
+        logprobs,
+        later.finish_reason,
+        later.stop_reason,
+        [*earlier.offsets, *later.offsets],
+    )
+
+
 class Transcript:
     """Follows one output. After a Piece with a `finish_reason` it takes nothing more.
 

@@ -87,8 +87,8 @@ FOREIGN: Mapping[str, Foreign] = {
         *_aside("--max-num-batched-tokens bounds a step", ones="max_num_scheduled_tokens"),
         *_aside("--max-num-seqs bounds the running requests", ones="max_num_active_seqs"),
         *_refused(
-            "what waits is bounded by --max-concurrency alone",
-            ones="max_num_queued_reqs max_num_queued_tokens",
+            "what waits is bounded by --max-num-queued-reqs and --max-concurrency, in requests",
+            ones="max_num_queued_tokens",
         ),
         # Prefix cache and pages.
         *_aside(
@@ -227,25 +227,17 @@ FOREIGN: Mapping[str, Foreign] = {
             "enable_return_routed_experts return_sampling_mask enable_trace_replay",
             "aux_output_config engram_config",
         ),
-        *_refused(
-            "metrics and the log have the times of requests, and answers do not", "enable_per_request_metrics"
-        ),
-        *_refused("each token is sent when it is there", ones="stream_interval", nothing="1"),
         *_refused("the server puts no watermark into texts", ones="watermark_config"),
         *_refused(
             "requests bring processors by name (--logits-processor-pattern)", several="logits_processors"
         ),
         *_refused("inputs and outputs of pooling have the forms of the API", ones="io_processor_plugin"),
         *_refused(
-            "--reasoning-parser has a fixed list of parsers, and no plugin adds to it",
-            ones="reasoning_parser_plugin",
-        ),
-        *_refused(
             "the parser of --reasoning-parser says what begins and ends reasoning", ones="reasoning_config"
         ),
         *_aside("requests are prepared in threads as they come", ones="renderer_num_workers"),
         # The HTTP server.
-        *_refused("the server listens on --host and --port", flags="grpc", ones="uds grpc_port"),
+        *_refused("the server speaks HTTP alone", flags="grpc", ones="grpc_port"),
         *_refused("TLS has the ciphers of its library", ones="ssl_ciphers"),
         *_aside(
             "headers are bounded by the server's own parser",
@@ -253,10 +245,7 @@ FOREIGN: Mapping[str, Foreign] = {
         ),
         *_refused("tools are called by clients", ones="tool_server"),
         *_refused("there are no endpoints of tokens alone", "tokens_only enable_scale_out"),
-        *_refused(
-            "the pages of the documentation load their scripts from a CDN; /openapi.json needs none",
-            "enable_offline_docs",
-        ),
+        *_aside("/docs and /redoc never load anything from another server", "enable_offline_docs"),
         *_refused(
             "answers have no fingerprint of another form",
             ones="fingerprint_mode fingerprint_value",
@@ -287,8 +276,7 @@ FOREIGN: Mapping[str, Foreign] = {
             "log_error_stack",
             "logging_config log_level",
         ),
-        *_aside("an answer's text is not logged", "enable_log_deltas"),
-        *_refused("an answer's text is not logged", "enable_log_outputs"),
+        *_aside("--enable-log-outputs logs an answer's text once it has ended", "enable_log_deltas"),
         *_refused("VLLM_TORCH_PROFILER_DIR has /start_profile trace steps", ones="profiler_config"),
         *_aside("unknown variables of this server are said at the start", "fail_on_environ_validation"),
     )

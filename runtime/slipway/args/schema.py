@@ -163,6 +163,7 @@ OF_ANSWERS = (
     "guided_decoding_disable_fallback",
     "reasoning_effort",
     "reasoning_parser",
+    "reasoning_parser_plugin",
     "collect_detailed_traces",
     "otlp_traces_endpoint",
     "show_hidden_metrics_for_version",

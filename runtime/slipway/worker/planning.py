@@ -28,6 +28,7 @@ from slipway.schemes.notices import notices
 from slipway.worker.adapter_plan import adapter_limits
 from slipway.worker.device.forms import Arch, kept
 from slipway.worker.encoder import encoder_route
+from slipway.worker.explained import log_fallback, log_plan
 from slipway.worker.kv_kinds import kv_held, kv_kinds, layer_bytes
 from slipway.worker.native import native
 from slipway.worker.plan import ModelPlan
@@ -132,7 +133,7 @@ def plan_model(
         scales = {layer - own.start: scale for layer, scale in scales.items() if layer in own}
     adapters = adapter_limits(config, dtype, warnings, route)
     pooler = None if pooling is None else Pooler(pooling)
-    return ModelPlan(
+    plan = ModelPlan(
         checkpoint,
         route,
         layout,
@@ -147,6 +148,8 @@ def plan_model(
         warnings,
         own_len=min(length, natural) if stretch > 1 and length <= natural * stretch else length,
     )
+    log_plan(plan)
+    return plan
 
 
 def _prompt_adapters(
@@ -252,6 +255,7 @@ def _route(
         except LoadError as error:
             if error.code != "UnsupportedModel" or config.model_impl == "vllm":
                 raise
+            log_fallback(error)
     require_torch(
         "The model runs by transformers' code",
         "serve one of the architectures with native code",

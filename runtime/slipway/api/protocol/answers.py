@@ -32,6 +32,21 @@ class Usage(AnswerPart, kw_only=True):
     prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
 
 
+class RequestMetrics(AnswerPart, kw_only=True):
+    """Times of a request with one output; null where it did not come so far."""
+
+    time_to_first_token_ms: float | None = None
+    """From when it began to be computed."""
+    generation_time_ms: float | None = None
+    """From the first token to the last."""
+    queue_time_ms: float | None = None
+    """From its arrival until it began to be computed."""
+    mean_itl_ms: float | None = None
+    """Between two tokens."""
+    tokens_per_second: float | None = None
+    """Of the whole time in which it was computed."""
+
+
 class Head(AnswerPart, kw_only=True):
     """With what the answers of chat and plain completions begin, and each chunk of a stream."""
 
@@ -75,6 +90,7 @@ class Completion(Head, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
 
 
 class TopLogprob(AnswerPart, kw_only=True):
@@ -153,6 +169,7 @@ class ChatCompletion(Head, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     choices: list[ChatChoice]
     usage: Usage
+    metrics: RequestMetrics | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -161,6 +178,7 @@ class ChatChunk(Head, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    metrics: RequestMetrics | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 

@@ -59,6 +59,7 @@ class ChatAnswer(GeneratedAnswer):
             **self._head,
             choices=[self._choice(index, whole) for index, whole in enumerate(wholes)],
             usage=self._usage(),
+            metrics=self._metrics(),
             prompt_logprobs=self._logprobs_of_prompt(0),
             prompt_token_ids=self._run.order.prompts[0].token_ids if self._shows_ids else UNSET,
         )
@@ -88,7 +89,7 @@ class ChatAnswer(GeneratedAnswer):
             for choice in self._chunk_choices(piece):
                 yield written(choice)
         if self._ends_with_usage:
-            yield event(ChatChunk(**self._head, choices=[], usage=self._usage()))
+            yield event(ChatChunk(**self._head, choices=[], usage=self._usage(), metrics=self._metrics()))
         yield DONE
 
     def _choice(self, index: int, whole: Whole) -> ChatChoice:

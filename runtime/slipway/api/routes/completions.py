@@ -58,7 +58,9 @@ class CompletionAnswer(GeneratedAnswer):
         kept = self._best(wholes)
         choices = [self._choice(index, number, whole) for index, (number, whole) in enumerate(kept)]
         delivered = sum(len(whole.token_ids) for _, whole in kept)
-        return Completion(**self._head, choices=choices, usage=self._counted(delivered))
+        return Completion(
+            **self._head, choices=choices, usage=self._counted(delivered), metrics=self._metrics()
+        )
 
     async def events(self) -> AsyncIterator[bytes]:
         """The same, as server-sent events."""
@@ -76,7 +78,8 @@ class CompletionAnswer(GeneratedAnswer):
                 chunk.usage = self._counted(delivered)
             yield event(chunk)
         if self._ends_with_usage:
-            yield event(Completion(**self._head, choices=[], usage=self._counted()))
+            last = Completion(**self._head, choices=[], usage=self._counted(), metrics=self._metrics())
+            yield event(last)
         yield DONE
 
     def _counted(self, delivered: int | None = None) -> Usage:

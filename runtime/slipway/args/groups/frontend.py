@@ -127,6 +127,10 @@ class Frontend:
     Not the size of a batch: that is --max-num-seqs.
     """
 
+    max_num_queued_reqs: int | None = arg(minimum=0, words={"none": None})
+    """Requests that are open at the same time, computed or waiting; the next one is answered 503, so that a
+    load balancer tries another server. Unset admits all."""
+
     max_log_len: int | None = arg(minimum=0, words={"none": None, "unlimited": None})
     """Prompt characters, or token ids, that the log shows of a request. Unset shows all."""
 
@@ -219,11 +223,19 @@ class Frontend:
     disable_access_log_for_endpoints: list[str] = arg([], comma_list=True)
     """Paths whose requests the HTTP server leaves out of its log, such as /ready,/metrics."""
 
+    enable_per_request_metrics: bool = arg(False)
+    """Tell a request's times in `metrics` of its answer, or of its stream's last event with the usage: to the
+    first token, between tokens, in the queue, tokens a second. Of requests with one output."""
+
     enable_force_include_usage: bool = arg(False)
     """Tell the usage at the end of every stream, as a request's stream_options.include_usage asks for it."""
 
     sse_keep_alive_interval: int = arg(1, minimum=0, maximum=3600, unit="seconds")
     """Silence after which a stream sends a comment, so that proxies keep it open. 0: it sends none."""
+
+    stream_interval: int = arg(1, minimum=1, unit="tokens")
+    """Tokens that each event of a stream holds, at least; the first event comes with the first token. More
+    than 1 spares processor time."""
 
     strict_requests: bool = arg(False)
     """Refuse a request with a field that its route does not have, with status 400.
@@ -241,6 +253,12 @@ class Frontend:
     memory: give this where clients are trusted so far.
     """
 
+    uds: FilePath | None = arg(in_spec=False)
+    """Socket of the file system to listen on, instead of --host and --port.
+
+    One that a server has left there is replaced.
+    """
+
     uvicorn_log_level: str = arg("info", choices=("critical", "error", "warning", "info", "debug", "trace"))
     """What the HTTP server logs."""
 
@@ -255,6 +273,9 @@ class AsyncEngine:
     Each request has one line in any case, once it has ended: its model, numbers of tokens, times and how it
     ended. That line has nothing that users write.
     """
+
+    enable_log_outputs: bool = arg(False, requires=("enable_log_requests",))
+    """Log the text of each output, too, once the request has ended."""
 
     disable_log_requests: bool = arg(False)
     """Log no prompts, even with --enable-log-requests."""

@@ -169,9 +169,13 @@ class Decoding:
             "step3p5",
         ),
         open_choices=True,
+        extended_by="reasoning_parser_plugin",
     )
     """How reasoning is told from the answer; it must fit the model family. Turns reasoning output on.
 
     Without it the parser is chosen by the chat template and the architecture where they leave no doubt. An
-    empty name chooses none.
+    empty name chooses none. Another name is accepted where --reasoning-parser-plugin may define it.
     """
+
+    reasoning_parser_plugin: FilePath | None = arg(security_sensitive=True)
+    """Python file with more reasoning parsers, in FORMATS by name. It runs arbitrary code in the server."""

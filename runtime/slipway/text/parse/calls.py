@@ -115,6 +115,12 @@ class CallParser(Incremental):
         self._closes = tuple(dict.fromkeys(filter(None, literals)))
         super().__init__()
 
+    def __str__(self) -> str:
+        form = self._format
+        opening = " or ".join(map(repr, (*form.opens, *form.bare)))
+        alone = " or without a mark" if self._loose else ""
+        return f"the parser of calls behind {opening}{alone}"
+
     @property
     def broken_off(self) -> str | None:
         """The text of a call that has begun and not ended, at the output's end."""

@@ -56,6 +56,9 @@ class HarmonyParser(CallParser):
         self._kinds: set[type[Content | Reasoning]] = set()
         """Of the messages that have had text."""
 
+    def __str__(self) -> str:
+        return "the parser of channels"
+
     def _read(self) -> Reading[None]:
         """The whole output: messages, and what else may stand between them, which is content."""
         reader = self._reader

@@ -36,6 +36,9 @@ class Plain:
 
     broken_off = None
 
+    def __str__(self) -> str:
+        return "nobody"
+
     def push(self, text: str) -> list[Event]:
         return [Content(text)] if text else []
 
@@ -51,6 +54,9 @@ class NamedCall:
     def __init__(self, name: str) -> None:
         self._begin: list[Event] = [CallBegin(name)]
 
+    def __str__(self) -> str:
+        return "the parser of a forced call"
+
     def push(self, text: str) -> list[Event]:
         begin, self._begin = self._begin, []
         return [*begin, Arguments(text)] if text else begin
@@ -65,6 +71,9 @@ class FirstCall:
     def __init__(self, answer: Parser) -> None:
         self._answer = answer
         self._num_calls = 0
+
+    def __str__(self) -> str:
+        return f"{self._answer}, of which the first call is told"
 
     @property
     def broken_off(self) -> str | None:
@@ -89,6 +98,9 @@ class Reasoned:
         self._reasoning = reasoning
         self._answer = answer
         self._kept = kept
+
+    def __str__(self) -> str:
+        return f"{self._reasoning}, then {self._answer}"
 
     @property
     def broken_off(self) -> str | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from slipway.text.parse.events import Content, Reasoning
 from slipway.text.parse.harmony import MARKERS, HarmonyParser
 from slipway.text.parse.incremental import Incremental
+from slipway.text.parse.plugin import formats_of
 from slipway.text.parse.reader import Reading
 
 
@@ -114,6 +116,19 @@ FORMATS: dict[str, ReasoningFormat] = {
 """By the names of `--reasoning-parser`. Source: the models' chat templates and cards."""
 
 
+def reasoning_format(name: str, plugin: Path | None = None) -> ReasoningFormat:
+    """The format of a name. Those of a plugin, a Python file with FORMATS like the one here, go first.
+
+    Raises ValueError where neither has it, and what the plugin raises.
+    """
+    own: dict[str, ReasoningFormat] = formats_of(plugin) if plugin is not None else {}
+    if (found := own.get(name) or FORMATS.get(name)) is None:
+        raise ValueError(
+            f"there is no reasoning parser {name!r} in {plugin}, whose FORMATS has {sorted(own)}"
+        )
+    return found
+
+
 class ReasoningParser(Incremental):
     """Reads one output; what is no reasoning comes out as content."""
 
@@ -122,6 +137,10 @@ class ReasoningParser(Incremental):
         self._format = format_
         self._inside = inside
         super().__init__()
+
+    def __str__(self) -> str:
+        begins = "goes on" if self._inside else f"begins with {' or '.join(map(repr, self._format.begins))}"
+        return f"the parser of reasoning that {begins} and ends with {self._format.ends[0]!r}"
 
     def _read(self) -> Reading[None]:
         reader, form = self._reader, self._format

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from slipway.text.parse.calls import CallFormat
+from slipway.text.parse.plugin import formats_of
 
 MODULES = {
     "deepseek": ("deepseek_v3", "deepseek_v31", "deepseek_v32"),
@@ -33,7 +33,7 @@ def call_format(name: str, plugin: Path | None = None) -> CallFormat:
 
     Raises ValueError where neither has it, and what the plugin raises.
     """
-    own = _formats_of(plugin) if plugin is not None else {}
+    own: dict[str, CallFormat] = formats_of(plugin) if plugin is not None else {}
     if name in own:
         return own[name]
     module = next((module for module, names in MODULES.items() if name in names), None)
@@ -43,13 +43,3 @@ def call_format(name: str, plugin: Path | None = None) -> CallFormat:
         )
     formats: dict[str, CallFormat] = import_module(f"{__name__}.{module}").FORMATS
     return formats[name]
-
-
-def _formats_of(plugin: Path) -> dict[str, CallFormat]:
-    spec = spec_from_file_location("slipway_tool_parser_plugin", plugin)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{plugin} is no Python file")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    formats: dict[str, CallFormat] = getattr(module, "FORMATS", {})
-    return formats

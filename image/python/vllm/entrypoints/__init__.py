@@ -1,0 +1,1 @@
+"""Modules that commands for vLLM name. They are in the images alone, where no vLLM is."""
