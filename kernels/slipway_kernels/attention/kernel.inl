@@ -13,6 +13,9 @@ struct ByVectors {
   typedef T Element;
   typedef typename Operand<T>::Left Left;
   static inline void keep(Left* to, F16 v) { Operand<T>::keep(to, v); }
+  /* exp(factor · (score - most)); `kept` scores have the factor already. */
+  enum { KEEPS_FACTOR = 1 };
+  static inline F16 probability(F16 kept, float, float most) { return exponential(kept - splat(most)); }
   /* score[count][SW_ATTENTION_TILE] = q · Kᵀ */
   inline void scores(const Left* q, int count, const Groups<T>& keys, int dim, float* score) {
     multiply(q, SW_MAX_HEAD_DIM, count, &keys, 1, CHUNKS, dim / Operand<T>::STEP, score, SW_ATTENTION_TILE, 0);
@@ -30,14 +33,14 @@ template <class By>
 struct AttentionScratch {
   typedef typename By::Element T;
   By by;
-  alignas(64) typename By::Left q[SW_ROWS * SW_MAX_HEAD_DIM];
-  alignas(64) typename By::Left probability[SW_ROWS * SW_ATTENTION_TILE];
-  alignas(64) float score[SW_ROWS * SW_ATTENTION_TILE];
-  float part[SW_ROWS * SW_PART], total[SW_ROWS * SW_PART];
+  alignas(64) typename By::Left q[SW_QUERIES * SW_MAX_HEAD_DIM];
+  alignas(64) typename By::Left probability[SW_QUERIES * SW_ATTENTION_TILE];
+  alignas(64) float score[SW_QUERIES * SW_ATTENTION_TILE];
+  float part[SW_QUERIES * SW_PART], total[SW_QUERIES * SW_PART];
   T key[CHUNKS * SW_MAX_HEAD_DIM * CHUNK], value[CHUNKS * SW_MAX_HEAD_DIM * CHUNK];
   uint8_t narrow_key[SW_MAX_HEAD_DIM * CHUNK], narrow_value[SW_MAX_HEAD_DIM * CHUNK];
   float key_scale[SW_ATTENTION_TILE], value_scale[SW_ATTENTION_TILE]; /* of integers */
-  int low[SW_ROWS], high[SW_ROWS]; /* the positions that a query sees: [low, high) */
+  int low[SW_QUERIES], high[SW_QUERIES]; /* the positions that a query sees: [low, high) */
   int lowest, highest;
 };
 
@@ -140,11 +143,18 @@ static inline F16 seen(F16 x, int at, int low, int high, float hidden) {
   return where_less(lane, splat((float)(low - at)), splat(hidden), x);
 }
 
-/* Scaled, capped and masked. */
+/* Of products of queries and keys: what a score still lacks. */
+template <class By>
+static inline float factor_of(const Attention& a) {
+  return By::KEEPS_FACTOR || a.softcap > 0.0f ? 1.0f : a.scale * a.pages.key_scale;
+}
+
+/* Scaled but for that, capped and masked. */
 template <class By>
 static inline F16 final_score(const Attention& a, const AttentionScratch<By>& s, const float* score, int at, int low,
                               int high) {
-  F16 x = load(score + at) * splat(a.scale * a.pages.key_scale);
+  F16 x = load(score + at);
+  if (By::KEEPS_FACTOR || a.softcap > 0.0f) x = x * splat(a.scale * a.pages.key_scale);
   if (a.pages.stored == SW_INT8) x = x * load(s.key_scale + at);
   if (a.softcap > 0.0f) x = splat(a.softcap) * hyperbolic_tangent(x / splat(a.softcap));
   return seen(x, at, low, high, -INFINITY);
@@ -153,8 +163,9 @@ static inline F16 final_score(const Attention& a, const AttentionScratch<By>& s,
 /* Scores of a tile become probabilities; partial sums are rescaled to the new maxima. */
 template <class By>
 static void soften(const Attention& a, AttentionScratch<By>& s, int count, int begin) {
-  static_assert(SW_ROWS <= 16, "a vector has one lane for each query");
+  static_assert(SW_QUERIES <= 16, "a vector has one lane for each query");
   alignas(64) float before[16] = {}, after[16], keep[16], sum[16];
+  float factor = factor_of<By>(a);
   F16 most[16], sums[16]; /* of a query's positions, in lanes */
   auto sees = [&](int query) { return s.low[query] < begin + SW_ATTENTION_TILE && s.high[query] > begin; };
   for (int query = 0; query < 16; ++query) most[query] = splat(-INFINITY), sums[query] = zero();
@@ -171,6 +182,7 @@ static void soften(const Attention& a, AttentionScratch<By>& s, int count, int b
     most[query] = larger(larger(value[0], value[1]), larger(value[2], value[3]));
   }
   F16 maxima = largest_of_rows(most, count);
+  if (!By::KEEPS_FACTOR) maxima = maxima * splat(factor);
   maxima = where_less(load(before), maxima, maxima, load(before));
   store(after, maxima);
   store(keep, exponential(load(before) - maxima));
@@ -185,7 +197,7 @@ static void soften(const Attention& a, AttentionScratch<By>& s, int count, int b
     F16 value[CHUNKS];
 #pragma GCC unroll 4
     for (int i = 0; i < CHUNKS; ++i) {
-      value[i] = exponential(load(score + i * CHUNK) - splat(after[query]));
+      value[i] = By::probability(load(score + i * CHUNK), factor, after[query]);
       /* What is hidden adds nothing, whatever its scale is. */
       if (a.pages.stored == SW_INT8)
         By::keep(probability + i * CHUNK, seen(value[i] * load(s.value_scale + i * CHUNK), i * CHUNK, low, high, 0.0f));

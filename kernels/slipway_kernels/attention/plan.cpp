@@ -8,7 +8,7 @@ void AttentionPlan::make(const std::vector<Rows>& requests, int threads, size_t 
     int end = r.first_position + r.rows;
     int low = window > 0 && !both_ways ? std::max(0, r.first_position + 1 - window) : 0;
     Share share{r.request, {nullptr, r.first_row, r.rows, r.first_position}, 0, low / SW_SPLIT, 0, 1, 0};
-    share.tiles = (share.queries(group_heads()) + SW_ROWS - 1) / SW_ROWS;
+    share.tiles = (share.queries(group_heads()) + most_queries - 1) / most_queries;
     share.last_split = (end + SW_SPLIT - 1) / SW_SPLIT;
     total += size_t(share.tiles) * kv_heads * (share.last_split - share.first_split);
     shares.push_back(share);

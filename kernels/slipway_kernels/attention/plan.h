@@ -29,6 +29,7 @@ struct AttentionPlan {
   };
   std::vector<Share> shares;
   bool cuts = false; /* some share has several pieces */
+  int most_queries = SW_ROWS; /* of a unit */
 
   struct Rows {
     int request, first_row, rows, first_position;
@@ -44,9 +45,9 @@ struct AttentionPlan {
   };
   Unit unit(const Share& share, int index) const {
     int kv_head = index % kv_heads, rest = index / kv_heads, piece = rest % share.pieces;
-    int first = rest / share.pieces * SW_ROWS, splits = share.last_split - share.first_split;
+    int first = rest / share.pieces * most_queries, splits = share.last_split - share.first_split;
     auto from = [&](int at) { return share.first_split + int(long(splits) * at / share.pieces); };
-    return {kv_head, first, std::min(int(SW_ROWS), share.queries(group_heads()) - first), from(piece),
+    return {kv_head, first, std::min(most_queries, share.queries(group_heads()) - first), from(piece),
             from(piece + 1)};
   }
 };

@@ -99,7 +99,7 @@ size_t sw_code_row_bytes(int width) {
 size_t sw_attention_scratch_bytes() {
   constexpr size_t chunks = SW_ATTENTION_TILE * SW_MAX_HEAD_DIM;
   constexpr size_t elements =
-      SW_ROWS * (SW_MAX_HEAD_DIM + 2 * SW_ATTENTION_TILE + 2 * SW_PART) + 2 * chunks + 2 * SW_ATTENTION_TILE;
+      SW_QUERIES * (SW_MAX_HEAD_DIM + 2 * SW_ATTENTION_TILE + 2 * SW_PART) + 2 * chunks + 2 * SW_ATTENTION_TILE;
   constexpr size_t narrow = 2 * 16 * SW_MAX_HEAD_DIM; /* sixteen positions in eight bits */
   return elements * sizeof(float) + narrow + 1024;
 }

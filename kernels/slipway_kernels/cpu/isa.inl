@@ -49,7 +49,7 @@ namespace {
 
 const Kernels& SW_GETTER(SW_ISA)() {
   static constexpr Kernels kernels = {
-      SW_STRING(SW_ISA), sizeof(CodeBlock),
+      SW_STRING(SW_ISA), sizeof(CodeBlock), SW_ROWS,
       linear,       gate_row,   activate_row, rms_norm, layer_norm, rotate_query, store_key, store_value,
       attend,       merge_parts, route,       combine,  add_gated,  pack_rows,    convert_rows, round_rows,
       pack_codes,   pack_blocks, read_row,    quantize_row, shrink, expand,       cap_row,

@@ -37,7 +37,7 @@ namespace {
 const Kernels& sw_kernels_amx() {
   static const Kernels kernels = [] {
     Kernels own = sw_kernels_avx512vnni();
-    own.name = "amx", own.code_block_bytes = sizeof(CodeBlock), own.quantize_row = quantize_row;
+    own.name = "amx", own.code_block_bytes = sizeof(CodeBlock), own.quantize_row = quantize_row, own.queries = SW_QUERIES;
     own.linear = linear_tiled, own.attend = attend_tiled;
     return own;
   }();

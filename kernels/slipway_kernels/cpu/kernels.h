@@ -7,7 +7,8 @@
 
 enum { SW_NO_ACTIVATION = 0, SW_SILU = 1, SW_GELU = 2, SW_GELU_TANH = 3, SW_RELU = 4, SW_TANH = 5 };
 enum {
-  SW_ROWS = 12,           /* rows (or queries) of a register tile on the widest instruction set */
+  SW_ROWS = 12,           /* rows of a register tile on the widest vectors */
+  SW_QUERIES = 16,        /* of a unit of attention, at most */
   SW_MAX_HEAD_DIM = 256,
   SW_ATTENTION_TILE = 64, /* positions that one online-softmax update covers */
   SW_SPLIT = 512,         /* positions whose partial results are merged in order */
@@ -129,6 +130,7 @@ struct LowRows {
 struct Kernels {
   const char* name;
   size_t code_block_bytes; /* of SW_CODE_COLUMNS that quantize_row wrote */
+  int queries;             /* of a unit of attention */
   void (*linear)(const Product&, int row_begin, int row_end, int block_begin, int block_end);
   /* out[width] = activation(gate) · up of a row, from sixteen numbers to the next `step` floats on. */
   void (*gate_row)(const float* gate, const float* up, int step, int activation, void* out, int width, int out_dtype);

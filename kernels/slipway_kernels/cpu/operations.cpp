@@ -293,7 +293,7 @@ bool Attend::run(Worker& worker) const {
       [&](const AttentionPlan::Share& share) { return share.pieces > 1 ? share.tiles * shape.kv_heads : 0; },
       [&](const AttentionPlan::Share& share, const Sequence& sequence, int index) {
         int queries = share.queries(plan.group_heads()), kv_head = index % shape.kv_heads;
-        int first = index / shape.kv_heads * SW_ROWS, count = std::min(int(SW_ROWS), queries - first);
+        int first = index / shape.kv_heads * plan.most_queries, count = std::min(plan.most_queries, queries - first);
         sw_kernels().merge_parts(a, sequence, kv_head, first, count, share.first_split, share.last_split,
                                  parts_of(share, kv_head), queries);
       });

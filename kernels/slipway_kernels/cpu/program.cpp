@@ -138,7 +138,7 @@ int Program::attention_plan(int heads, int kv_heads, int window, bool both_ways)
     if (plan.heads == heads && plan.kv_heads == kv_heads && plan.window == window && plan.both_ways == both_ways)
       return int(i);
   }
-  attention_plans.push_back({heads, kv_heads, window, both_ways, {}, false});
+  attention_plans.push_back({heads, kv_heads, window, both_ways, {}, false, sw_kernels().queries});
   attention_plans.back().make(sequences, pool->size(), most_parts());
   return int(attention_plans.size()) - 1;
 }

@@ -25,6 +25,10 @@ inline F16 scale_by_power(F16 v, F16 rounded) {
   __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(rounded), 23);
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(v), exponent));
 }
+/* Ties to even, as where 1.5 · 2^23 is added. */
+inline F16 nearest_whole(F16 v) { return _mm512_roundscale_ps(v, 0); }
+/* v · 2^n for a whole n, where neither v nor the result is subnormal. */
+inline F16 times_power(F16 v, F16 n) { return _mm512_scalef_ps(v, n); }
 inline float sum_lanes(F16 v) { return _mm512_reduce_add_ps(v); }
 inline float largest_lane(F16 v) { return _mm512_reduce_max_ps(v); }
 inline float first_lane(F16 v) { return _mm512_cvtss_f32(v); }
@@ -234,6 +238,10 @@ inline F16 fma_in_place(F16 a, F16 b, F16 sum) {
 #endif
 }
 inline F16 zero() { return splat(0.0f); }
+#if !defined(__AVX512F__)
+inline F16 nearest_whole(F16 v) { return v + splat(12582912.0f) - splat(12582912.0f); }
+inline F16 times_power(F16 v, F16 n) { return scale_by_power(v, n + splat(12582912.0f)); }
+#endif
 alignas(64) static const float lane_number[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 inline float widen(float v) { return v; }
 inline float widen(bf16 v) {
