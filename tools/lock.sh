@@ -14,9 +14,9 @@ environments=(
   "dev cpu torch cuda operator otel mistral ray bench test dev"
   "cpu cpu"
   "test cpu operator otel test"
-  "image-cpu cpu otel"
-  "image-cpu-torch cpu otel torch"
-  "image-cuda cpu otel cuda"
+  "image-cpu cpu otel mistral"
+  "image-cpu-torch cpu otel mistral torch"
+  "image-cuda cpu otel mistral ray cuda"
   "image-operator operator"
 )
 

@@ -7,6 +7,7 @@ from slipway.exits import MISSING_PACKAGE, Exit
 SERVING = frozenset(
     {
         "fastapi",
+        "fastapi_offline",
         "gguf",
         "httptools",
         "httpx",

@@ -127,6 +127,34 @@ def test_a_row_of_bf16_is_the_same_alone_and_in_a_batch(tiled: Product, k: int) 
     assert not AMX or linear(rows, weight).tobytes() == together.tobytes()
 
 
+@pytest.mark.parametrize(("k", "rows"), [(577, 530), (1100, 490), (2305, 290)])
+def test_rows_in_parts_and_columns_in_panels_change_no_bit(tiled: Product, k: int, rows: int) -> None:
+    weight = Packed(N, k, "bf16")
+    values = drawn(N, k).astype(ml_dtypes.bfloat16)
+    weight.load_rows(values)
+    x = np.zeros(rows * k + 1, ml_dtypes.bfloat16)
+    many = x[:-1].reshape(rows, k)
+    many[:] = drawn(rows, k)
+    together = tiled(weight, many)
+    for first, count in ((0, 1), (rows // 2 - 3, 17), (rows - 40, 40)):
+        few = tiled(weight, many[first : first + count])
+        assert few.tobytes() == together[first : first + count].tobytes(), first
+    assert not AMX or linear(many, weight).tobytes() == together.tobytes()
+
+
+def test_a_few_rows_take_what_is_subnormal_as_tiles_do(tiled: Product) -> None:
+    """Among operands, sums of a depth, and what is added up."""
+    tiny = np.array([1e-39, 1.2e-38, 3e-38, 1e-20, 1e-25, 1], np.float32)
+    rng = np.random.default_rng(7)
+    weight = Packed(N, 96, "bf16")
+    weight.load_rows((rng.choice(tiny, (N, 96)) * rng.choice([-1, 1], (N, 96))).astype(ml_dtypes.bfloat16))
+    x = (rng.choice(tiny, (20, 96)) * rng.choice([-1, 1], (20, 96))).astype(ml_dtypes.bfloat16)
+    together = tiled(weight, x)
+    for row in range(20):
+        assert tiled(weight, x[row : row + 1]).tobytes() == together[row].tobytes(), row
+    assert not AMX or linear(x, weight).tobytes() == together.tobytes()
+
+
 @pytest.mark.parametrize(("k", "group"), [(64, 64), (600, 128), (577, 577)])
 def test_a_row_of_e4m3_is_the_same_alone_and_in_a_batch(tiled: Product, k: int, group: int) -> None:
     weight = PackedNarrow(N, k, group)

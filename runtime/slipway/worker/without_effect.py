@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from slipway.engine.config import EngineConfig
 from slipway.model.pooling import Pooling
 from slipway.model.spec import Moe
+from slipway.worker.attention_libraries import missing_package
 from slipway.worker.route import Route
 
 
@@ -27,6 +28,8 @@ def _of_arguments(config: EngineConfig, route: Route) -> Iterator[str]:
     backend = f"--attention-backend {config.attention_backend}"
     if config.device == "cuda" and is_encoder and config.attention_backend not in ("auto", "TRITON"):
         yield f"{backend} has no effect: an encoder's rows attend both ways, by our own kernel."
+    elif config.device == "cuda" and (package := missing_package(config.attention_backend)):
+        yield f"{backend} is computed by our own kernels: the package {package} is not installed."
     if config.device == "cpu" and config.attention_backend not in ("auto", "CPU"):
         yield f"{backend} has no effect on CPU: it acts on CUDA only."
     if config.device == "cuda" and config.graph_sizes and not route.native:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from quantize import quantize, recipe
 from torch import Tensor
 
@@ -15,12 +16,15 @@ from device_runs import SMALL, assert_near, assert_same
 from factory import model_folders
 from local_engine import LocalEngine, Output
 from repeated_graphs import Repeated
+from slipway.engine.config import EngineConfig
 from slipway.engine.params import SamplingParams
 from slipway.engine.plan import SlotStart, StepPlan
-from slipway.load.errors import LoadError
+from slipway.load.checkpoint import open_checkpoint
+from slipway.worker.device.attention import TritonAttention, backend
 from slipway.worker.device.feed_forward import Experts
 from slipway.worker.device.low_rank import RowAdapters
 from slipway.worker.device.products import Rows
+from slipway.worker.planning import plan_model
 
 Request = tuple[list[int], SamplingParams]
 Models = Callable[[str], Path]
@@ -172,9 +176,19 @@ def test_torchs_attention_agrees_with_ours(models: Models, architecture: str) ->
     assert_same(theirs, run(model, requests()))
 
 
-def test_a_missing_attention_library_is_named(models: Models) -> None:
-    with pytest.raises(LoadError, match="FLASH_ATTN needs the package flash-attn"):
-        run(models("llama"), requests(), device="cuda", attention_backend="FLASH_ATTN")
+@pytest.mark.parametrize(
+    ("name", "package"), [("FLASH_ATTN", "flash-attn"), ("FLASHINFER", "flashinfer-python")]
+)
+def test_where_an_attention_library_is_missing_ours_computes_and_that_is_said(
+    models: Models, name: str, package: str
+) -> None:
+    folder = str(models("llama"))
+    config = EngineConfig(model=folder, device="cuda", attention_backend=name, use_tqdm_on_load=False)
+    plan = plan_model(open_checkpoint(config, lambda *_: None), config, arch=lambda: 90)
+    why = f"is computed by our own kernels: the package {package} is not installed."
+    assert f"--attention-backend {name} {why}" in plan.warnings
+    made = backend(name, plan.route.attentions, 4, 1, 64, torch.device("cpu"))
+    assert isinstance(made, TritonAttention)
 
 
 def test_a_plan_that_does_not_fit_the_slots_is_refused(llama: Run) -> None:

@@ -90,11 +90,20 @@ class Model:
         choices=("auto", "CPU", "TRITON", "TORCH_SDPA", "FLASH_ATTN", "FLASHINFER", "XFORMERS"),
         hollow={"XFORMERS": "Slipway has no xFormers kernels, and takes its own as with auto"},
         twins=("VLLM_ATTENTION_BACKEND",),
+        words={
+            "cpu_attn": "CPU",
+            "flash_attn_vllm_v1": "FLASH_ATTN",
+            "flashinfer_vllm_v1": "FLASHINFER",
+            "triton_attn": "TRITON",
+            "triton_attn_vllm_v1": "TRITON",
+        },
     )
     """Attention kernels. auto takes TRITON on CUDA and CPU without it.
 
-    TORCH_SDPA is slow and easy to trust. FLASH_ATTN and FLASHINFER need those packages; with any but TRITON
-    nothing runs as a CUDA graph. XFORMERS means auto.
+    TORCH_SDPA is slow and easy to trust. FLASH_ATTN and FLASHINFER call those packages where they are
+    installed, else our own kernels compute, as with TRITON, and the log says so. With the packages and with
+    TORCH_SDPA nothing runs as a CUDA graph. XFORMERS means auto; vLLM's other names, such as TRITON_ATTN, are
+    taken.
     """
 
     code_revision: str | None = arg()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from slipway.load.errors import LoadError
 from slipway.model.spec import Attention
+from slipway.worker.attention_libraries import missing_package
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.pages import LayerCache
 from slipway_kernels.attention import paged_attention, workspace
@@ -191,7 +192,7 @@ def backend(
     max_requests  of a step, and `each` the rows of one that computes no prompt
     max_length    longest context
     """
-    if name in ("auto", "TRITON"):
+    if name in ("auto", "TRITON") or missing_package(name):
         return TritonAttention(layers, max_requests, each, max_length, device)
     if name == "TORCH_SDPA":
         return SdpaAttention()

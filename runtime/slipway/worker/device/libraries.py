@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from slipway.model.spec import Attention
+from slipway.worker.attention_libraries import LIBRARIES
 from slipway.worker.device.attention import refused, unscaled
 from slipway.worker.device.batch import Batch
 from slipway.worker.device.pages import LayerCache
 
-_MODULES = {"FLASH_ATTN": ("flash_attn", "flash-attn"), "FLASHINFER": ("flashinfer", "flashinfer-python")}
 _WORKSPACE_BYTES = 256 << 20
 
 
@@ -104,15 +104,15 @@ class FlashInferAttention:
 def library_backend(
     name: str, layers: Sequence[Attention], device: torch.device
 ) -> FlashAttention | FlashInferAttention:
-    """FLASH_ATTN or FLASHINFER. Raises LoadError where the library is missing or lacks what is needed."""
-    module, package = _MODULES[name]
+    """FLASH_ATTN or FLASHINFER. Raises LoadError where the library does not work, or lacks what is needed."""
+    module, package = LIBRARIES[name]
     try:
         library = importlib.import_module(module)
     except ImportError as error:
         raise refused(
             name,
             f"needs the package {package}, which cannot be imported: {error}.",
-            f"Install {package} beside Slipway, or use TRITON, which needs nothing more.",
+            f"Mend or remove {package}, or use TRITON, which needs nothing more.",
         ) from None
     if any(layer.sinks or layer.alibi for layer in layers):
         raise refused(name, "is not told of attention sinks and ALiBi, and the model has some.")
