@@ -162,12 +162,10 @@ def test_the_operator_carries_no_torch_and_starts(tmp_path):
 
 
 @pytest.mark.product
-@pytest.mark.parametrize(("target", "module"), [("runtime-cpu", "mistral_common"), ("runtime-cuda", "ray")])
-def test_a_runtime_carries_what_commands_of_vllms_documents_need(target, module, tmp_path):
-    code = f"import importlib.util as u; print(u.find_spec({module!r}) is not None)"
-    assert ended(build(target), "-c", code, folder=tmp_path, options=("--entrypoint", "python"))[
-        1
-    ].split() == ["True"]
+def test_the_image_for_devices_carries_what_commands_of_vllms_documents_need(tmp_path):
+    code = "import importlib.util as u; print(all(map(u.find_spec, ('mistral_common', 'ray'))))"
+    _, told = ended(build("runtime-cuda"), "-c", code, folder=tmp_path, options=("--entrypoint", "python"))
+    assert told.split() == ["True"]
 
 
 def test_the_image_for_devices_compiles_what_triton_asks_of_it(tmp_path):

@@ -14,7 +14,7 @@ environments=(
   "dev cpu torch cuda operator otel mistral ray bench test dev"
   "cpu cpu"
   "test cpu operator otel test"
-  "image-cpu cpu otel mistral"
+  "image-cpu cpu otel"
   "image-cpu-torch cpu otel mistral torch"
   "image-cuda cpu otel mistral ray cuda"
   "image-operator operator"

@@ -23,7 +23,7 @@ from slipway.args.export import short_schema
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 TOOLS = ("locks/tools.txt", "tools/uv")
-CODE = ("runtime/slipway", "kernels/slipway_kernels", "operator/slipway_operator")
+CODE = ("runtime/slipway", "kernels/slipway_kernels", "operator/slipway_operator", "image")
 DEMO = (
     "runtime/slipway/__init__.py",
     *(f"runtime/slipway/load/{n}.py" for n in ("__init__", "errors", "demo", "package_index")),

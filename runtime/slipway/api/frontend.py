@@ -69,11 +69,9 @@ class Frontend:
         self.created = int(time.time())
         self.responses = ResponseStore() if settings.response_store else None
         """Those of /v1/responses; None where none are stored."""
-        self.log = RequestLog(
-            settings.enable_log_requests and not settings.disable_log_requests,
-            settings.max_log_len,
-            outputs=settings.enable_log_outputs,
-        )
+        logs_prompts = settings.enable_log_requests and not settings.disable_log_requests
+        logs_outputs = logs_prompts and settings.enable_log_outputs
+        self.log = RequestLog(logs_prompts, settings.max_log_len, outputs=logs_outputs)
         self.unknown_fields = UnknownFields(strict=settings.strict_requests)
         self.metrics: ServerMetrics | None = None
         self._tracer = _tracer(settings)
