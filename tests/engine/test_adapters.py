@@ -116,8 +116,11 @@ def test_an_adapter_adds_to_one_of_gate_and_up_where_they_are_two_products(
     for one, wanted, other in zip(found, expected, unadapted, strict=True):
         common = first(one).keys() & first(wanted)
         assert len(common) >= 2
-        assert max(abs(first(one)[token] - first(wanted)[token]) for token in common) < 0.03
-        assert max(abs(first(one).get(token, -inf) - first(other)[token]) for token in first(other)) > 0.05
+        # bf16 moves these numbers by up to 0.05 from those of fp32, the adapter by 0.2 and more.
+        far = max(abs(first(one)[token] - first(wanted)[token]) for token in common)
+        moved = max(abs(first(one).get(token, -inf) - first(other)[token]) for token in first(other))
+        assert moved > 0.2
+        assert far < moved / 4
 
 
 def test_prefix_blocks_are_shared_within_an_adapter_alone(
