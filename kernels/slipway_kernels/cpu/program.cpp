@@ -368,9 +368,8 @@ int blocks_together(int blocks, int threads) {
  * another's, but each part reads all of W, from memory where it is large; integers are unfolded for each part, too. */
 int parts_of_rows(const Product& product, int rows, int threads) {
   enum { SMALL = 16 << 20, LEAST = 128 };
-  if (sw_is_integers(product.w.dtype)) return 1;
   size_t bytes = size_t(product.w.k) * product.n * element_bytes(product.w.dtype);
-  int least = bytes <= SMALL ? int(LEAST) : 2 * LEAST, parts = 1;
+  int least = bytes <= SMALL && !sw_is_integers(product.w.dtype) ? int(LEAST) : 2 * LEAST, parts = 1;
   while (parts < threads && rows / (parts * 2) >= least) parts *= 2;
   return parts;
 }
