@@ -212,6 +212,20 @@ class Page:
             if event["method"] == "Network.requestWillBeSent"
         ]
 
+    def sent(self) -> list[str]:
+        """The same of requests that the page's policy has not kept back."""
+        told = [(event["method"], event["params"]) for event in list(self.events)]
+        kept_back = {
+            params["requestId"]
+            for method, params in told
+            if method == "Network.loadingFailed" and params.get("blockedReason") == "csp"
+        }
+        return [
+            params["request"]["url"]
+            for method, params in told
+            if method == "Network.requestWillBeSent" and params["requestId"] not in kept_back
+        ]
+
     def complaints(self) -> list[str]:
         """What the console of the browser shows as a warning or an error."""
         found = []
