@@ -47,7 +47,6 @@ class _Live:
     request: AddRequest
     left: deque[int]
     given: int = 0
-    scheduled: float = 0.0
     first_token: float = 0.0
 
 
@@ -200,7 +199,7 @@ class ScriptedEngine:
             return Delta(request.request_id, [], "stop", pooled=pooled)
         now = time.monotonic()
         if live.given == 0:
-            live.scheduled, live.first_token = request.arrival_time, now
+            live.first_token = now
         tokens = [live.left.popleft()]
         while live.left and len(tokens) < self.together and tokens[-1] not in params.stop_token_ids:
             tokens.append(live.left.popleft())
@@ -220,5 +219,5 @@ class ScriptedEngine:
             delta.finish_reason = "length"
         if delta.finish_reason is not None:
             self._live.pop(request.request_id, None)
-            delta.timing = RequestTiming(request.arrival_time, live.scheduled, live.first_token, now, 0)
+            delta.timing = RequestTiming(request.arrival_time, request.arrival_time, live.first_token, now, 0)
         return delta

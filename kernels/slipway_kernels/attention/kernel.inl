@@ -13,9 +13,10 @@ struct ByVectors {
   typedef T Element;
   typedef typename Operand<T>::Left Left;
   static inline void keep(Left* to, F16 v) { Operand<T>::keep(to, v); }
-  /* exp(factor · (score - most)); `kept` scores have the factor already. */
-  enum { KEEPS_FACTOR = 1 };
-  static inline F16 probability(F16 kept, float, float most) { return exponential(kept - splat(most)); }
+  /* Whether scores are scaled as they come; else they keep a factor, which `probability` is told. */
+  enum { SCALES_FIRST = 1 };
+  /* exp(factor · score - most) */
+  static inline F16 probability(F16 score, float, float most) { return exponential(score - splat(most)); }
   /* score[count][SW_ATTENTION_TILE] = q · Kᵀ */
   inline void scores(const Left* q, int count, const Groups<T>& keys, int dim, float* score) {
     multiply(q, SW_MAX_HEAD_DIM, count, &keys, 1, CHUNKS, dim / Operand<T>::STEP, score, SW_ATTENTION_TILE, 0);
@@ -143,18 +144,18 @@ static inline F16 seen(F16 x, int at, int low, int high, float hidden) {
   return where_less(lane, splat((float)(low - at)), splat(hidden), x);
 }
 
-/* Of products of queries and keys: what a score still lacks. */
+/* A cap is of scaled scores. */
 template <class By>
-static inline float factor_of(const Attention& a) {
-  return By::KEEPS_FACTOR || a.softcap > 0.0f ? 1.0f : a.scale * a.pages.key_scale;
+static inline bool scales_first(const Attention& a) {
+  return By::SCALES_FIRST || a.softcap > 0.0f;
 }
 
-/* Scaled but for that, capped and masked. */
+/* Scaled where that comes first, capped and masked. */
 template <class By>
 static inline F16 final_score(const Attention& a, const AttentionScratch<By>& s, const float* score, int at, int low,
                               int high) {
   F16 x = load(score + at);
-  if (By::KEEPS_FACTOR || a.softcap > 0.0f) x = x * splat(a.scale * a.pages.key_scale);
+  if (scales_first<By>(a)) x = x * splat(a.scale * a.pages.key_scale);
   if (a.pages.stored == SW_INT8) x = x * load(s.key_scale + at);
   if (a.softcap > 0.0f) x = splat(a.softcap) * hyperbolic_tangent(x / splat(a.softcap));
   return seen(x, at, low, high, -INFINITY);
@@ -165,7 +166,7 @@ template <class By>
 static void soften(const Attention& a, AttentionScratch<By>& s, int count, int begin) {
   static_assert(SW_QUERIES <= 16, "a vector has one lane for each query");
   alignas(64) float before[16] = {}, after[16], keep[16], sum[16];
-  float factor = factor_of<By>(a);
+  float factor = scales_first<By>(a) ? 1.0f : a.scale * a.pages.key_scale;
   F16 most[16], sums[16]; /* of a query's positions, in lanes */
   auto sees = [&](int query) { return s.low[query] < begin + SW_ATTENTION_TILE && s.high[query] > begin; };
   for (int query = 0; query < 16; ++query) most[query] = splat(-INFINITY), sums[query] = zero();
@@ -182,7 +183,7 @@ static void soften(const Attention& a, AttentionScratch<By>& s, int count, int b
     most[query] = larger(larger(value[0], value[1]), larger(value[2], value[3]));
   }
   F16 maxima = largest_of_rows(most, count);
-  if (!By::KEEPS_FACTOR) maxima = maxima * splat(factor);
+  if (!By::SCALES_FIRST) maxima = maxima * splat(factor);
   maxima = where_less(load(before), maxima, maxima, load(before));
   store(after, maxima);
   store(keep, exponential(load(before) - maxima));

@@ -20,10 +20,10 @@ class ByTiles {
   typedef bf16 Element, Left;
   static inline void keep(Left* to, F16 v) { store(to, v); }
   /* With a power of two whose relative error is 3e-6, far below that of bf16: half of the steps of exp. */
-  enum { KEEPS_FACTOR = 0 };
-  static inline F16 probability(F16 kept, float factor, float most) {
+  enum { SCALES_FIRST = 0 };
+  static inline F16 probability(F16 score, float factor, float most) {
     const float log2e = 1.44269504f;
-    return small_power_of_two(fma(kept, splat(factor * log2e), splat(-most * log2e)));
+    return small_power_of_two(fma(score, splat(factor * log2e), splat(-most * log2e)));
   }
 
   /* Of scratch memory, which nobody constructs. */

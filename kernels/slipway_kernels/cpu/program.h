@@ -27,9 +27,9 @@ struct Worker {
   int phase = 0;
 
   int claim(int count);
-  /* Of `total` units, which lie in the order of the step's rows, at most `count` that nobody has claimed; none where all
-   * are. Each thread has a share of its own, so that rows stay in its caches from one operation to the next, and helps
-   * others when that is done. Not beside claim() in one phase. */
+  /* Claims at most `count` of `total` units, which lie in the order of the step's rows; none where all are claimed. Each
+   * thread has a share of its own, so that rows stay in its caches from one operation to the next, and helps others when
+   * that is done. A phase has no claim() beside it. */
   Units claim_near(int total, int count);
   void barrier();
   /* A barrier of all ranks, behind which each has these parts of all. */

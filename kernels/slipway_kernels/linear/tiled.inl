@@ -1,7 +1,7 @@
 /* The products of kernel.inl and quantized.inl in tiles (cpu/tiles.h).
  *
- * A tile of bf16 sums 32 columns of K in an order of its own. Therefore every product of bf16 goes through tiles, that of
- * one row too: a row's result is the same alone and in a batch. Sums of integers are exact. Products of few rows stay with
+ * A tile of bf16 sums 32 columns of K in an order of its own. Every product of bf16 keeps that order, that of one row too: a
+ * row's result is the same alone and in a batch. Sums of integers are exact. Their products of few rows stay with
  * quantized.inl, which gives the same bits. */
 
 enum { TILE_HEIGHT = 16, TILE_DEPTH = 32, FEW_ROWS = 4 }; /* rows; columns of K in bf16 */
@@ -157,7 +157,7 @@ static void multiply_beside(ShapedTiles& t, const bf16* x, size_t x_stride, int 
   t.store<0>(out, TO), t.store<1>(out + 16, TO), t.store<2>(out + 32, TO), t.store<3>(out + 48, TO);
 }
 
-/* At most sixteen rows, which wait for memory, too. */
+/* At most sixteen rows wait for memory, too. */
 static void linear_low(const Product& p, int row_begin, int row_end, int block_begin, int block_end) {
   alignas(64) float sums[TILE_HEIGHT * 64];
   ShapedTiles t;
@@ -175,19 +175,19 @@ static void linear_low(const Product& p, int row_begin, int row_end, int block_b
       if (two)
         multiply_beside(t, x + first, p.x_stride, rows, at, block_size, count, sums, first > 0, end);
       else
-        multiply_height(t, x + first, p.x_stride, rows, at, count, sums, first > 0, nothing);
+        multiply_tiles<false>(t, x + first, p.x_stride, rows, at, count, sums, first > 0, nothing);
     }
     finish_rows(p, sums, row_begin, rows, block, two ? 2 : 1);
   }
 }
 
-/* The tile of sums before is finished, and the block of W behind is fetched: both cost next to nothing between tiles. */
+/* Finishes the tile of sums before, and fetches the next block of W, while tiles multiply. */
 class Beside {
  public:
   inline explicit Beside(const Product& p) : p(p) {}
   inline ~Beside() { finish(rows); }
 
-  /* Sums of so many rows are complete, and will not be overwritten within the next `steps`, or the next one. */
+  /* The sums of a tile are complete. The next tile takes at least so many steps; 0 is one that is not a whole depth. */
   inline void finish_next(const float* of, int first_row, int num_rows, int of_block, int steps) {
     finish(rows);
     sums = of, row = first_row, rows = num_rows, block = of_block;

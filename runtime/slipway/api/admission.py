@@ -140,13 +140,16 @@ class Admission:
                 self._idle.set()
 
     def _full(self, num_open: int) -> ApiError | None:
-        """What is answered to the last of so many open requests, where it is one too many."""
-        said = f"{num_open - 1} requests are open, as many as --{{}} allows; try again in a moment."
+        """The refusal of the request that makes so many open ones, where a limit is below that."""
+
+        def said(limit: str) -> str:
+            return f"{num_open - 1} requests are open, as many as {limit} allows; try again in a moment."
+
         if self._max_concurrency is not None and num_open > self._max_concurrency:
-            message = said.format("max-concurrency")
-            return ApiError(message, status=429, code="rate_limit_exceeded", headers={"Retry-After": "1"})
+            message, headers = said("--max-concurrency"), {"Retry-After": "1"}
+            return ApiError(message, status=429, code="rate_limit_exceeded", headers=headers)
         if self._max_queued is not None and num_open > self._max_queued:
-            return _unavailable(said.format("max-num-queued-reqs"), "overloaded", 1)
+            return _unavailable(said("--max-num-queued-reqs"), "overloaded", 1)
         return None
 
     async def wait_idle(self) -> None:

@@ -76,19 +76,21 @@ def document_routes(described: Sequence[ApiRoute], root_path: str, asks_for_key:
             with_google_fonts=False,
         )
 
+    found = find_spec("fastapi_offline")  # importing it imports FastAPI
+    assert found is not None
+    assert found.origin is not None
+    page = partial(_page, root_path, Path(found.origin).parent / "static")
     return [
         ApiRoute("/openapi.json", openapi, public=True),
-        *_page(root_path, "/docs", swagger, "swagger-ui-bundle.js", "swagger-ui.css"),
-        *_page(root_path, "/redoc", redoc, "redoc.standalone.js"),
+        *page("/docs", swagger, "swagger-ui-bundle.js", "swagger-ui.css"),
+        *page("/redoc", redoc, "redoc.standalone.js"),
     ]
 
 
-def _page(root_path: str, at: str, html: Callable[..., Response], *loaded: str) -> list[ApiRoute]:
-    """A page, and the files that it loads, below it. `html` writes it, given their addresses."""
-    found = find_spec("fastapi_offline")
-    assert found is not None
-    assert found.origin is not None
-    folder = Path(found.origin).parent / "static"
+def _page(
+    root_path: str, folder: Path, at: str, html: Callable[..., Response], *loaded: str
+) -> list[ApiRoute]:
+    """A page, and the files of `folder` that it loads, below it. `html` writes it, given their addresses."""
 
     async def page(request: Request) -> Response:
         shown = await asyncio.to_thread(html, *(f"{root_path}{at}/{name}" for name in loaded))

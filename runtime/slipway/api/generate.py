@@ -282,14 +282,14 @@ def engine_gone(dead: EngineDead, logged: bool = False) -> ApiError:
 
 
 async def _kept(pieces: AsyncIterator[Piece], texts: list[list[str]]) -> AsyncIterator[Piece]:
-    """The same, whose texts are added to those of their outputs."""
+    """The same pieces. The text of each is added to those of its output."""
     async for piece in pieces:
         texts[piece.number].append(piece.text)
         yield piece
 
 
 async def _in_steps(pieces: AsyncIterator[Piece], tokens: int) -> AsyncIterator[Piece]:
-    """The same joined until each has so many tokens, but the first and the last of an output."""
+    """The same, joined to pieces of at least so many tokens. An output's first and last may have less."""
     held: dict[int, Piece] = {}
     begun: set[int] = set()
     try:

@@ -54,9 +54,9 @@ def listen(host: str, port: int, argument: str = "host") -> list[socket.socket]:
 
 @contextmanager
 def listening_at(path: Path) -> Iterator[list[socket.socket]]:
-    """A socket of the file system, in place of one that nobody listens on; it goes with the block.
+    """A Unix socket at `path`, which is removed with the block. One that nobody listens on is replaced.
 
-    Raises Exit with the reason where there is none.
+    Raises Exit with the reason where it cannot be made.
     """
     try:
         if _is_left(path):

@@ -1,4 +1,4 @@
-"""Files that are sent as they are, to whoever asks: a browser loads them before anyone could type a key."""
+"""Files that are sent as they are and need no key: a browser loads them before anyone could type one."""
 
 from __future__ import annotations
 

@@ -254,9 +254,9 @@ class Frontend:
     """
 
     uds: FilePath | None = arg(in_spec=False)
-    """Socket of the file system to listen on, instead of --host and --port.
+    """Path of a Unix socket to listen on, instead of --host and --port.
 
-    One that a server has left there is replaced.
+    A socket that a server has left there is replaced.
     """
 
     uvicorn_log_level: str = arg("info", choices=("critical", "error", "warning", "info", "debug", "trace"))

@@ -37,7 +37,7 @@ class Plain:
     broken_off = None
 
     def __str__(self) -> str:
-        return "nobody"
+        return "no other parser"
 
     def push(self, text: str) -> list[Event]:
         return [Content(text)] if text else []
@@ -73,7 +73,7 @@ class FirstCall:
         self._num_calls = 0
 
     def __str__(self) -> str:
-        return f"{self._answer}, of which the first call is told"
+        return f"{self._answer}, which tells the first call alone"
 
     @property
     def broken_off(self) -> str | None:
